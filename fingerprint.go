@@ -1,0 +1,56 @@
+package workbench
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"sort"
+)
+
+// FingerprintVersion is stored beside each fingerprint, so that a later rule
+// cannot change what an old key means.
+const FingerprintVersion = 1
+
+// MaxIdempotencyKeyBytes bounds an idempotency key.
+const MaxIdempotencyKeyBytes = 255
+
+// SelectedContent is a selected artifact as the fingerprint counts it: by the
+// digest of its contents and its path in the workspace.
+type SelectedContent struct {
+	SHA256 string `json:"sha256"`
+	Path   string `json:"path"`
+}
+
+// Fingerprint is the digest that says whether two submissions are the same
+// job: canonical JSON of what was sent, defaults left out. Session, revision
+// and transport are not part of it.
+func Fingerprint(spec RunSpec, selected []SelectedContent, defaults Limits) string {
+	selected = append([]SelectedContent(nil), selected...)
+	sort.Slice(selected, func(i, j int) bool { return selected[i].Path < selected[j].Path })
+	timeout, output := spec.TimeoutMs, spec.OutputBytes
+	if timeout == defaults.TimeoutMs {
+		timeout = 0
+	}
+	if output == defaults.OutputBytes {
+		output = 0
+	}
+	// Struct fields are marshalled in order and map keys sorted, so this is
+	// canonical without a library.
+	b, err := json.Marshal(struct {
+		Version   int               `json:"v"`
+		Language  Language          `json:"language"`
+		Code      string            `json:"code"`
+		Args      []string          `json:"args,omitempty"`
+		Env       map[string]string `json:"env,omitempty"`
+		Stdin     string            `json:"stdin,omitempty"`
+		TimeoutMs int64             `json:"timeoutMs,omitempty"`
+		Output    int64             `json:"outputBytes,omitempty"`
+		Selected  []SelectedContent `json:"artifacts,omitempty"`
+		Keep      []string          `json:"keep,omitempty"`
+	}{FingerprintVersion, spec.Language, spec.Code, spec.Args, spec.Env, spec.Stdin, timeout, output, selected, spec.Keep})
+	if err != nil {
+		panic("workbench: a run spec always marshals: " + err.Error())
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,61 @@
+package workbench
+
+import "time"
+
+// CreateSession asks for a session.
+type CreateSession struct {
+	Kind    SessionKind       // empty: personal for direct keys, business for embedded ones
+	Agent   string            // at most 200 bytes
+	Labels  map[string]string // at most 32, keys and values at most 128 bytes
+	Tools   []ToolRef
+	Aliases []string
+	Limits  *LimitsRequest
+	Size    string        // empty: standard
+	Image   string        // empty: the server's default; a name or an id
+	TTL     time.Duration // 0: DefaultSessionTTL
+}
+
+// ConfigureSession makes a new revision; nil fields keep what they were.
+type ConfigureSession struct {
+	Agent            *string
+	Tools            *[]ToolRef
+	Aliases          *[]string
+	Limits           *LimitsRequest
+	Labels           *map[string]string
+	ExpectedRevision int64 // 0: any; otherwise version_mismatch unless it is the current one
+}
+
+// RestartSession replaces the compute generation.
+type RestartSession struct {
+	Artifacts    []ArtifactSelect // what to restore; nothing else is
+	CancelActive bool
+}
+
+// SubmitRun asks for a run.
+type SubmitRun struct {
+	SessionID      string
+	Spec           RunSpec
+	IdempotencyKey string
+}
+
+// Submitted is the answer to SubmitRun.
+type Submitted struct {
+	Run      Run
+	Replayed bool // the key named an earlier identical job, which Run is
+}
+
+// RunFilter narrows a list of runs. Zero fields do not filter.
+type RunFilter struct {
+	SessionID string
+	Status    Status
+	Since     time.Time
+	Until     time.Time
+}
+
+// SessionFilter narrows a list of sessions. Zero fields do not filter.
+type SessionFilter struct {
+	State SessionState
+	Label map[string]string
+	Since time.Time
+	Until time.Time
+}

@@ -1,0 +1,298 @@
+package workbench
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Language is what a run is written in.
+type Language string
+
+// The languages.
+const (
+	Python     Language = "python"
+	JavaScript Language = "javascript"
+	TypeScript Language = "typescript"
+	Bash       Language = "bash"
+)
+
+// Languages lists every language.
+func Languages() []Language { return []Language{Python, JavaScript, TypeScript, Bash} }
+
+// Lane is the queue of a session that a run waits in.
+type Lane string
+
+// Foreground runs are serialised within a session. Background lanes are
+// declared and not built yet.
+const (
+	LaneForeground Lane = "foreground"
+	LaneBackground Lane = "background"
+)
+
+// Run is one submission of code and its receipt.
+type Run struct {
+	ID          string   `json:"id"`
+	ExecutionID string   `json:"executionId"` // the same id
+	ProjectID   string   `json:"project"`
+	TenantID    string   `json:"tenant"`
+	UserID      string   `json:"user"`
+	SessionID   string   `json:"sessionId"`
+	Revision    int64    `json:"revision"`
+	Generation  int64    `json:"generation"` // of the sandbox it ran in; 0 until dispatched
+	Number      int64    `json:"number"`     // order of admission within the session, from 1
+	Lane        Lane     `json:"lane"`
+	Language    Language `json:"language"`
+	Status      Status   `json:"status"`
+	Reason      Reason   `json:"reason,omitempty"`
+	Message     string   `json:"message,omitempty"` // one sentence for a person
+	ExitCode    *int     `json:"exitCode"`
+	Signal      string   `json:"signal,omitempty"`
+
+	TimeoutMs int64        `json:"timeoutMs"` // effective
+	Outputs   Outputs      `json:"output"`
+	LimitsHit []string     `json:"limitsHit"`
+	Notices   []Notice     `json:"notices"`
+	Files     FilesChanged `json:"filesChanged"`
+	Artifacts []Artifact   `json:"artifacts"`
+
+	Result json.RawMessage `json:"result,omitempty"` // structured result, if the code set one
+
+	InputRoot  string `json:"inputRoot,omitempty"`
+	OutputRoot string `json:"outputRoot,omitempty"`
+	CommitID   string `json:"commit,omitempty"`
+	Image      string `json:"image,omitempty"`
+	Driver     string `json:"driver,omitempty"`
+
+	PeakMemoryBytes int64      `json:"peakMemoryBytes,omitempty"`
+	CreatedAt       time.Time  `json:"createdAt"`
+	StartedAt       *time.Time `json:"startedAt,omitempty"`
+	FinishedAt      *time.Time `json:"finishedAt,omitempty"`
+	QueuedMs        int64      `json:"queuedMs"`
+	DurationMs      int64      `json:"durationMs"` // of user code, monotonic
+	CancelRequested bool       `json:"cancelRequested,omitempty"`
+
+	IdempotencyKey string   `json:"idempotencyKey,omitempty"`
+	Dependencies   []string `json:"dependencies"` // access dependencies of its outputs; empty until tools exist
+
+	Fingerprint string     `json:"-"`
+	Sealed      []byte     `json:"-"` // the sealed RunSpec
+	ReceiptEnds *time.Time `json:"-"`
+}
+
+// Owner is whom the run belongs to.
+func (r Run) Owner() Owner {
+	return Owner{ProjectID: r.ProjectID, TenantID: r.TenantID, UserID: r.UserID, SessionID: r.SessionID}
+}
+
+// Outputs are the two streams of a run.
+type Outputs struct {
+	Stdout StreamInfo `json:"stdout"`
+	Stderr StreamInfo `json:"stderr"`
+}
+
+// StreamInfo counts one output stream. All numbers are raw bytes.
+type StreamInfo struct {
+	TotalBytes    int64  `json:"totalBytes"`    // what the program wrote
+	CapturedBytes int64  `json:"capturedBytes"` // what the log holds
+	Truncated     bool   `json:"truncated"`     // totalBytes > capturedBytes
+	FileID        string `json:"fileArtifactId,omitempty"`
+	FileTruncated bool   `json:"fileTruncated"` // the overflow file does not hold everything either
+	SHA256        string `json:"sha256,omitempty"`
+}
+
+// Notice tells the caller something about the run that is no failure.
+type Notice struct {
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+}
+
+// The notice codes.
+const (
+	NoticeSandboxReplaced = "sandbox_replaced" // memory and /tmp were lost; files are those of the last commit
+	NoticeFilesSkipped    = "files_skipped"    // the workspace held sockets, devices or FIFOs, which are not committed
+	NoticeKeepFailed      = "keep_failed"      // a file matched keep and could not be kept
+	NoticeOverflowLost    = "overflow_not_kept"
+	NoticeCommitFailed    = "commit_failed" // the workspace could not be committed; the last commit stands
+)
+
+// FilesChanged is what a run changed in its workspace.
+type FilesChanged struct {
+	Total     int           `json:"total"`
+	Items     []ChangedFile `json:"items"` // the first ones; GET …/runs/{id}/files pages all
+	Exclusive bool          `json:"exclusive"`
+}
+
+// ChangedFile is one path a run added, changed or removed.
+type ChangedFile struct {
+	Path   string `json:"path"`
+	Change Change `json:"change"`
+	Type   string `json:"type"` // file, dir, symlink
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256,omitempty"`
+	Mode   string `json:"mode,omitempty"`
+}
+
+// Change is the kind of a change.
+type Change string
+
+// The kinds of change.
+const (
+	ChangeAdded    Change = "added"
+	ChangeModified Change = "modified"
+	ChangeRemoved  Change = "removed"
+)
+
+// Step is one dispatch of a run to a sandbox. Start-at-most-once is its.
+type Step struct {
+	RunID        string
+	Index        int
+	Status       Status
+	Generation   int64
+	LeaseEpoch   int64
+	SandboxID    string
+	ExitCode     *int
+	DispatchedAt *time.Time
+	FinishedAt   *time.Time
+}
+
+// ArtifactSelect puts a retained file into the workspace before a run.
+type ArtifactSelect struct {
+	ID   string `json:"id"`
+	Path string `json:"path,omitempty"` // default: the artifact's name
+}
+
+// RunSpec is what was submitted: sealed at rest, because it may hold secrets.
+type RunSpec struct {
+	Language    Language          `json:"language"`
+	Code        string            `json:"code"`
+	Args        []string          `json:"args,omitempty"`
+	Env         map[string]string `json:"env,omitempty"`
+	Stdin       string            `json:"stdin,omitempty"`
+	TimeoutMs   int64             `json:"timeoutMs,omitempty"` // 0: the session's default
+	OutputBytes int64             `json:"outputBytes,omitempty"`
+	Artifacts   []ArtifactSelect  `json:"artifacts,omitempty"`
+	Keep        []string          `json:"keep,omitempty"`
+}
+
+// Status is where a run, or a step of it, is.
+type Status string
+
+// The statuses. Waits, rejected and awaiting_approval are declared and not
+// built: no run enters them yet.
+const (
+	StatusAwaitingApproval Status = "awaiting_approval"
+	StatusQueued           Status = "queued"
+	StatusDispatching      Status = "dispatching"
+	StatusRunning          Status = "running"
+	StatusCheckpointing    Status = "checkpointing"
+	StatusWaitingSaved     Status = "waiting_saved"
+	StatusWaitingReady     Status = "waiting_ready"
+	StatusResuming         Status = "resuming"
+	StatusSucceeded        Status = "succeeded"
+	StatusFailed           Status = "failed"
+	StatusTimedOut         Status = "timed_out"
+	StatusCancelled        Status = "cancelled"
+	StatusRejected         Status = "rejected"
+	StatusUnknown          Status = "unknown"
+)
+
+// Statuses lists every status.
+func Statuses() []Status {
+	return []Status{StatusAwaitingApproval, StatusQueued, StatusDispatching, StatusRunning, StatusCheckpointing,
+		StatusWaitingSaved, StatusWaitingReady, StatusResuming, StatusSucceeded, StatusFailed, StatusTimedOut,
+		StatusCancelled, StatusRejected, StatusUnknown}
+}
+
+// Terminal reports whether the status is final. A terminal status never
+// changes.
+func (s Status) Terminal() bool {
+	switch s {
+	case StatusSucceeded, StatusFailed, StatusTimedOut, StatusCancelled, StatusRejected, StatusUnknown:
+		return true
+	}
+	return false
+}
+
+// transitions lists where each status may go. A failed step that never sent a
+// byte goes from dispatching to failed; after a crash it goes to unknown.
+var transitions = map[Status][]Status{
+	StatusAwaitingApproval: {StatusQueued, StatusCancelled, StatusRejected},
+	StatusQueued:           {StatusDispatching, StatusCancelled, StatusRejected, StatusFailed},
+	StatusDispatching:      {StatusRunning, StatusSucceeded, StatusFailed, StatusTimedOut, StatusCancelled, StatusUnknown, StatusCheckpointing},
+	StatusRunning:          {StatusSucceeded, StatusFailed, StatusTimedOut, StatusCancelled, StatusUnknown, StatusCheckpointing},
+	StatusCheckpointing:    {StatusWaitingSaved, StatusWaitingReady, StatusFailed, StatusCancelled, StatusUnknown},
+	StatusWaitingSaved:     {StatusResuming, StatusCancelled, StatusFailed, StatusTimedOut},
+	StatusWaitingReady:     {StatusResuming, StatusWaitingSaved, StatusCancelled, StatusFailed, StatusTimedOut},
+	StatusResuming:         {StatusDispatching, StatusWaitingSaved, StatusCancelled, StatusFailed},
+}
+
+// Transition reports whether a run may go from one status to another.
+func Transition(from, to Status) bool {
+	for _, s := range transitions[from] {
+		if s == to {
+			return true
+		}
+	}
+	return false
+}
+
+// StepTransition reports whether a step may go from one status to another: a
+// step knows no waits, it ends.
+func StepTransition(from, to Status) bool {
+	switch from {
+	case StatusQueued:
+		return to == StatusDispatching || to == StatusCancelled || to == StatusFailed
+	case StatusDispatching, StatusRunning:
+		return Transition(from, to) && to != StatusCheckpointing
+	}
+	return false
+}
+
+// Reason says why a run ended as it did.
+type Reason string
+
+// The reasons: a closed list.
+const (
+	ReasonNone            Reason = ""
+	ReasonExit            Reason = "nonzero_exit"      // failed: the program ended with another code than 0
+	ReasonSignal          Reason = "signal"            // failed: a signal ended the program
+	ReasonOutOfMemory     Reason = "out_of_memory"     // failed: the memory limit ended the run
+	ReasonWorkspaceFull   Reason = "workspace_full"    // failed: after the workspace was full
+	ReasonScratchFull     Reason = "scratch_full"      // failed: after /tmp and /dev/shm were full
+	ReasonProcessLimit    Reason = "process_limit"     // failed: after a task was refused
+	ReasonOpenFiles       Reason = "open_files_limit"  // failed: after a descriptor was refused
+	ReasonToolCalls       Reason = "tool_calls_limit"  // failed: after a tool call was refused
+	ReasonInfrastructure  Reason = "infrastructure"    // failed: no byte of code had left; safe to submit again
+	ReasonSelection       Reason = "selection_failed"  // failed: a selected file could not be placed; nothing ran
+	ReasonTimeout         Reason = "timeout"           // timed_out: the wall time was used up
+	ReasonCancelled       Reason = "cancelled_by_user" // cancelled on request
+	ReasonSessionClosed   Reason = "session_closed"    // cancelled with its session
+	ReasonSessionExpired  Reason = "session_expired"   // cancelled with its session
+	ReasonRestart         Reason = "session_restarted" // cancelled by restart {cancelActive: true}
+	ReasonServerLost      Reason = "server_lost"       // unknown: the server died while the step was out
+	ReasonSandboxLost     Reason = "sandbox_lost"      // unknown: the sandbox died and the end was not seen
+	ReasonBudgetExceeded  Reason = "budget_exceeded"   // rejected; not built
+	ReasonInterpreterDied Reason = "kernel_died"       // failed: the interpreter was killed
+	ReasonCompile         Reason = "compile_error"     // failed: TypeScript or module syntax
+)
+
+// Reasons lists every reason.
+func Reasons() []Reason {
+	return []Reason{ReasonExit, ReasonSignal, ReasonOutOfMemory, ReasonWorkspaceFull, ReasonScratchFull, ReasonProcessLimit,
+		ReasonOpenFiles, ReasonToolCalls, ReasonInfrastructure, ReasonSelection, ReasonTimeout, ReasonCancelled,
+		ReasonSessionClosed, ReasonSessionExpired, ReasonRestart, ReasonServerLost, ReasonSandboxLost,
+		ReasonBudgetExceeded, ReasonInterpreterDied, ReasonCompile}
+}
+
+// The names in limitsHit.
+const (
+	LimitMemory    = "memory"
+	LimitTime      = "time"
+	LimitTasks     = "tasks"
+	LimitOpenFiles = "open_files"
+	LimitWorkspace = "workspace"
+	LimitScratch   = "scratch"
+	LimitOutput    = "output"
+	LimitToolCalls = "tool_calls"
+	LimitFiles     = "retained_files"
+)
