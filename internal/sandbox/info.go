@@ -28,7 +28,7 @@ const (
 )
 
 // Capabilities says what of the seam a driver can do on this host. What is
-// false is answered not_supported, never silently skipped.
+// false is answered not_built, never silently skipped.
 type Capabilities struct {
 	Pause         bool `json:"pause"`
 	Attach        bool `json:"attach"`        // sandboxes of an earlier process can be attached to

@@ -25,7 +25,8 @@ import (
 // directory of another instance.
 //
 // Errors are *workbench.Error. The codes a method returns are named with it;
-// every method may also return internal_error.
+// every method may also return internal and
+// request_cancelled.
 type Driver interface {
 	// Name is the driver's configured name: "runsc", "runc", "docker", …
 	Name() string
@@ -40,9 +41,9 @@ type Driver interface {
 	// A Start that fails, or whose context ends, leaves nothing behind.
 	//
 	// Codes: runtime_unavailable (the runtime is missing or does not work on
-	// this host), image_unusable (the image's root may not be used),
+	// this host), image_invalid (the image's root may not be used),
 	// sandbox_start_failed (this start failed; another may succeed),
-	// invalid_argument (a class this driver cannot give).
+	// size_unavailable (a class that this driver or host cannot give).
 	Start(ctx context.Context, class Class) (Sandbox, error)
 
 	// List returns every sandbox of this instance, also those that an earlier
@@ -52,15 +53,14 @@ type Driver interface {
 	// Attach returns the sandbox with that id. A driver without the Attach
 	// capability can only return sandboxes that this process started.
 	//
-	// Codes: sandbox_not_found, not_supported.
+	// Codes: not_found, not_built (found, but this driver cannot attach).
 	Attach(ctx context.Context, id string) (Sandbox, error)
 
 	// Kill ends the sandbox with that id and removes everything it had on the
 	// host. It is idempotent: killing an unknown id succeeds. It takes a
 	// bounded time also when the runtime hangs.
 	//
-	// Codes: sandbox_leftovers (processes are gone, but something stayed busy;
-	// Reap tries again).
+	// Codes: unavailable (something of it stayed busy; Reap tries again).
 	Kill(ctx context.Context, id string) error
 
 	// Reap kills every sandbox of this instance that this process did not
@@ -95,7 +95,7 @@ type Sandbox interface {
 
 	// Pause stops everything inside until Resume. Both are idempotent.
 	//
-	// Codes: sandbox_gone, not_supported.
+	// Codes: sandbox_lost (it has ended), not_built.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 
