@@ -1,0 +1,204 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Limits bound a group as a whole.
+type Limits struct {
+	MemoryBytes int64   // swap included: a page beyond it is never swapped out instead
+	CPUs        float64 // CPU time per wall time
+	Tasks       int64   // processes and threads
+}
+
+// period is the interval in which a group's CPU time is counted, in µs. It is
+// the kernel's default: shorter ones throttle a many-threaded process unevenly.
+const period = 100_000
+
+// Group is one sandbox's control group, in every tree it exists in.
+type Group struct {
+	h    *Hierarchy
+	name string
+}
+
+// Group names a group that may or may not exist.
+func (h *Hierarchy) Group(name string) *Group { return &Group{h: h, name: name} }
+
+// Create makes a group with its limits in place, before any process is in it.
+// Version 1: in the trees of the required controllers, of cpuacct and of the
+// freezer; a runtime that joins makes it in the others by itself.
+func (h *Hierarchy) Create(name string, l Limits) (*Group, error) {
+	if name == "" || strings.ContainsAny(name, "/\x00") || strings.HasPrefix(name, ".") {
+		return nil, fmt.Errorf("control group name %q is not one path element", name)
+	}
+	g := h.Group(name)
+	var err error
+	if h.mode == ModeV2 {
+		err = g.createV2(l)
+	} else {
+		err = g.createV1(l)
+	}
+	if err != nil {
+		g.removeEmpty()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *Group) createV2(l Limits) error {
+	root := g.h.trees[0].dir
+	parent := filepath.Join(root, g.h.parent)
+	if err := g.h.delegate(root); err != nil {
+		return err
+	}
+	if err := g.h.ensure(parent); err != nil {
+		return err
+	}
+	if err := g.h.delegate(parent); err != nil {
+		return err
+	}
+	dir := filepath.Join(parent, g.name)
+	if err := g.h.mkdir(dir); err != nil {
+		return err
+	}
+	values := []setting{
+		{"memory.max", strconv.FormatInt(l.MemoryBytes, 10), true},
+		{"memory.swap.max", "0", false},
+		// The whole sandbox dies at its bound, not one process in it.
+		{"memory.oom.group", "1", true},
+		{"cpu.max", fmt.Sprintf("%d %d", quota(l.CPUs), period), true},
+		{"pids.max", strconv.FormatInt(l.Tasks, 10), true},
+	}
+	return apply(dir, values)
+}
+
+func (g *Group) createV1(l Limits) error {
+	byController := []struct {
+		controller string
+		values     []setting
+	}{
+		{"memory", []setting{
+			{"memory.limit_in_bytes", strconv.FormatInt(l.MemoryBytes, 10), true},
+			{"memory.memsw.limit_in_bytes", strconv.FormatInt(l.MemoryBytes, 10), false},
+			{"memory.swappiness", "0", false},
+		}},
+		{"cpu", []setting{
+			{"cpu.cfs_period_us", strconv.Itoa(period), true},
+			{"cpu.cfs_quota_us", strconv.FormatInt(quota(l.CPUs), 10), true},
+		}},
+		{"pids", []setting{{"pids.max", strconv.FormatInt(l.Tasks, 10), true}}},
+		{"cpuacct", nil},
+		{"freezer", nil},
+	}
+	for _, c := range byController {
+		t, ok := g.h.treeOf(c.controller)
+		if !ok {
+			continue // only cpuacct and freezer can be missing here
+		}
+		if err := g.h.ensure(filepath.Join(t.dir, g.h.parent)); err != nil {
+			return err
+		}
+		dir := filepath.Join(t.dir, g.h.parent, g.name)
+		if err := g.h.ensure(dir); err != nil {
+			return err
+		}
+		if err := apply(dir, c.values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setting is one control file's value. One that is not required may be absent.
+type setting struct {
+	file, value string
+	required    bool
+}
+
+func apply(dir string, values []setting) error {
+	for _, v := range values {
+		err := write(filepath.Join(dir, v.file), v.value)
+		if err != nil && (v.required || !errors.Is(err, fs.ErrNotExist)) {
+			return fmt.Errorf("set %s: %w", v.file, err)
+		}
+	}
+	return nil
+}
+
+func quota(cpus float64) int64 { return int64(cpus * period) }
+
+// Exists reports whether the group exists in any tree.
+func (g *Group) Exists() bool { return len(g.dirs()) > 0 }
+
+// dirs are the group's directories that exist.
+func (g *Group) dirs() []string {
+	var out []string
+	for _, t := range g.h.trees {
+		dir := filepath.Join(t.dir, g.h.parent, g.name)
+		if _, err := os.Stat(dir); err == nil {
+			out = append(out, dir)
+		}
+	}
+	return out
+}
+
+// dir is the group's directory in the controller's tree; it may not exist.
+func (g *Group) dir(controller string) string {
+	t, ok := g.h.treeOf(controller)
+	if !ok {
+		return ""
+	}
+	return filepath.Join(t.dir, g.h.parent, g.name)
+}
+
+// Contains reports whether the process is in the group, by its own account of
+// itself. The caller holds a pidfd, so that the pid cannot be another's.
+func (g *Group) Contains(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return false
+	}
+	want := g.h.Path(g.name)
+	for line := range strings.SplitSeq(string(raw), "\n") {
+		parts := strings.SplitN(line, ":", 3)
+		if len(parts) == 3 && (parts[2] == want || strings.HasPrefix(parts[2], want+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
+// Procs lists the pids in the group and in groups below it. They are hints: a
+// pid can be reused at any time.
+func (g *Group) Procs() ([]int, error) {
+	seen := map[int]bool{}
+	var pids []int
+	for _, dir := range g.dirs() {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return nil // the group may vanish under the walk
+			}
+			raw, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+			if err != nil {
+				return nil
+			}
+			for _, f := range strings.Fields(string(raw)) {
+				if pid, err := strconv.Atoi(f); err == nil && pid > 0 && !seen[pid] {
+					seen[pid] = true
+					pids = append(pids, pid)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return pids, nil
+}
