@@ -44,7 +44,8 @@ type Artifact struct {
 	Preview      string         `json:"preview,omitempty"` // the first characters of a text file
 	DownloadPath string         `json:"downloadPath"`      // authenticated path of the contents
 
-	BlobID string `json:"-"`
+	BlobID        string `json:"-"`
+	SealedPreview []byte `json:"-"` // Preview as the store keeps it; Preview itself is never stored
 }
 
 // Owner is whom the file belongs to.

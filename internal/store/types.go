@@ -1,0 +1,114 @@
+package store
+
+import (
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// Admission is one submission, checked and sealed by the engine.
+type Admission struct {
+	// Run gives ID, SessionID, Lane, Language, TimeoutMs, CreatedAt and Sealed.
+	// Owner, Number, Status and (when it is 0) Revision are set by the store. A
+	// Revision other than 0 must still be the session's current one, else
+	// version_mismatch: limits computed under an older configuration are then
+	// not admitted, and the caller computes them again.
+	Run                workbench.Run
+	IdempotencyKey     string // empty: every submission is a new job
+	Fingerprint        string
+	FingerprintVersion int
+	QueueLimit         int // most queued runs in the session; 0: no limit
+}
+
+// DispatchRecord is written before a byte of code leaves for a sandbox.
+type DispatchRecord struct {
+	RunID      string
+	StepIndex  int
+	Epoch      int64 // lease epoch under which the engine acts
+	Generation int64 // of the session's compute
+	SandboxID  string
+	InputRoot  string
+	Image      string
+	Driver     string
+	At         time.Time
+	// Entry is the log entry of the move. Its zero value lets the store make
+	// it (StatusEntry with the next seq).
+	Entry workbench.LogEntry
+}
+
+// Settlement ends a step and with it its run.
+type Settlement struct {
+	// Run carries ID and every receipt field: Status (terminal), Reason,
+	// Message, ExitCode, Signal, Outputs, LimitsHit, Notices, Files.Exclusive,
+	// InputRoot, OutputRoot, StartedAt, FinishedAt (required), DurationMs,
+	// PeakMemoryBytes, Dependencies, ReceiptEnds. Files.Total is counted from
+	// Changes. Result and Artifacts are not stored here: a result is a sealed
+	// log entry, artifacts have rows of their own.
+	Run        workbench.Run
+	StepIndex  int
+	Epoch      int64
+	Generation int64
+	// Entries continue the log and hold exactly one terminal entry, the last.
+	// If they hold none, the store adds it (TerminalEntry with the next seq).
+	Entries []workbench.LogEntry
+	// Commit, when there is one, becomes the session's head. Its ParentID must
+	// be the head, else conflict; Number is set by the store.
+	Commit  *workbench.Commit
+	Changes []workbench.ChangedFile
+	// ManifestRefs are the blobs the commit's session must keep: at least those
+	// new to the session (the manifest and new contents). They are kept under
+	// SessionBlobOwner(session); repeating one is harmless.
+	ManifestRefs []string
+}
+
+// Quota bounds retained files; a bound of 0 is not checked.
+type Quota struct {
+	SessionBytes int64
+	SessionFiles int
+	TenantBytes  int64
+	// Epoch, when not 0, fences a save made by an engine for a run: the
+	// session's lease epoch and generation must be this and the artifact's, when
+	// reserving and when finishing. An upload leaves it 0.
+	Epoch int64
+}
+
+// QuotaUse is what a session and its tenant hold now, reservations included.
+type QuotaUse struct {
+	SessionBytes int64
+	SessionFiles int
+	TenantBytes  int64
+}
+
+// Engine is one server process that may own sessions.
+type Engine struct {
+	ID         string
+	Instance   string // of its data directory: survives restarts
+	Registered time.Time
+	Seen       time.Time // last heartbeat, by the database's clock
+}
+
+// AuditFilter narrows a list of audit rows. Zero fields do not filter.
+type AuditFilter struct {
+	TenantID string
+	UserID   string
+	KeyID    string
+	Action   string
+	Target   string
+	Since    time.Time
+	Until    time.Time
+}
+
+// SessionBlobOwner is the owner of the blob references of a session's commits.
+func SessionBlobOwner(sessionID string) string { return "session:" + sessionID }
+
+// ArtifactBlobOwner is the owner of the blob references of a retained file.
+func ArtifactBlobOwner(artifactID string) string { return "artifact:" + artifactID }
+
+// RunTopic wakes at every log entry and status change of a run.
+func RunTopic(runID string) string { return "run:" + runID }
+
+// SessionTopic wakes when a session's state, queue or lease changes.
+func SessionTopic(sessionID string) string { return "session:" + sessionID }
+
+// QueueTopic wakes when any session has new work.
+const QueueTopic = "queue"
