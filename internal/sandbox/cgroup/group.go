@@ -15,6 +15,10 @@ type Limits struct {
 	MemoryBytes int64   // swap included: a page beyond it is never swapped out instead
 	CPUs        float64 // CPU time per wall time
 	Tasks       int64   // processes and threads
+	// KillTogether ends every process of the group when the kernel kills one
+	// at the memory bound. Version 2 does that itself; on version 1 the owner
+	// watches Stats.
+	KillTogether bool
 }
 
 // period is the interval in which a group's CPU time is counted, in µs. It is
@@ -67,11 +71,14 @@ func (g *Group) createV2(l Limits) error {
 	if err := g.h.mkdir(dir); err != nil {
 		return err
 	}
+	together := "0"
+	if l.KillTogether {
+		together = "1"
+	}
 	values := []setting{
 		{"memory.max", strconv.FormatInt(l.MemoryBytes, 10), true},
 		{"memory.swap.max", "0", false},
-		// The whole sandbox dies at its bound, not one process in it.
-		{"memory.oom.group", "1", true},
+		{"memory.oom.group", together, true},
 		{"cpu.max", fmt.Sprintf("%d %d", quota(l.CPUs), period), true},
 		{"pids.max", strconv.FormatInt(l.Tasks, 10), true},
 	}

@@ -1,0 +1,175 @@
+package oci
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/sandbox/cgroup"
+)
+
+const (
+	isolationRunsc = "Each sandbox has a kernel of its own, gVisor's, which runs as an unprivileged user in its own name spaces behind a system call filter. " +
+		"User code's system calls are answered there and never reach the host's kernel; it has no network interface but its own loopback and no file of the host but the read-only image. " +
+		"Made for hostile code. Not covered: side channels of the CPU, and a defect in gVisor together with one in the host's kernel."
+	isolationRunc = "Each sandbox is a set of name spaces of the host's kernel: user ids mapped to an unprivileged range, a read-only root, no network interface but its own loopback, " +
+		"no capability for user code, and an allowlist of system calls. The host's kernel is shared, so a defect in it is enough to get out. " +
+		"Made for code that may be wrong, not for code whose author is an attacker: use runsc for that."
+)
+
+// Info implements sandbox.Driver.
+func (d *Driver) Info(ctx context.Context) (sandbox.Info, error) {
+	d.infoMu.Lock()
+	defer d.infoMu.Unlock()
+	if d.info != nil {
+		return *d.info, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	text, err := output(ctx, d.o.Binary, "--version")
+	if err != nil {
+		return sandbox.Info{}, d.unavailable("does not tell its version", fmt.Errorf("%s: %q", exitText(err), text))
+	}
+	name, version, ok := parseVersion(text)
+	if !ok || name != string(d.o.Kind) {
+		return sandbox.Info{}, d.unavailable("is not what it should be", fmt.Errorf("%s --version printed %q", d.o.Binary, text))
+	}
+	info := sandbox.Info{
+		Driver: string(d.o.Kind), Runtime: d.o.Binary, Version: version,
+		Cgroups: string(d.site.groups.Mode()), Warnings: []sandbox.Warning{},
+		Capabilities: sandbox.Capabilities{Pause: true, SwapBounded: d.swapAccounted || !hostHasSwap()},
+	}
+	if d.o.Kind == Runsc {
+		info.Platform, info.Isolation, info.Strength = "systrap", isolationRunsc, sandbox.StrengthHostile
+		info.Capabilities.InsideCgroups = true
+		info.Version = runscVersion(d.o.Binary, version)
+	} else {
+		info.Isolation, info.Strength = isolationRunc, sandbox.StrengthShared
+		if w, old := oldRunc(version); old {
+			info.Warnings = append(info.Warnings, w)
+		}
+	}
+	if !info.Capabilities.SwapBounded {
+		info.Warnings = append(info.Warnings, sandbox.Warning{
+			Code:   "swap_unbounded",
+			Detail: "the host has swap, and its kernel does not account swap to control groups: a sandbox's memory may be written to it",
+			Hint:   "boot with swapaccount=1, or swapoff -a",
+		})
+	}
+	d.info = &info
+	return info, nil
+}
+
+func (d *Driver) unavailable(what string, cause error) error {
+	return workbench.E(workbench.CodeRuntimeUnavailable, "the runtime %s %s", d.o.Kind, what).
+		WithHint("workbench doctor says what this host lacks").Caused(cause)
+}
+
+var versionLine = regexp.MustCompile(`^(runsc|runc) version (\S+)`)
+
+// parseVersion reads the first line that names a version.
+func parseVersion(text string) (name, version string, ok bool) {
+	s := bufio.NewScanner(strings.NewReader(text))
+	for s.Scan() {
+		if m := versionLine.FindStringSubmatch(s.Text()); m != nil {
+			return m[1], m[2], true
+		}
+	}
+	return "", "", false
+}
+
+// runscVersion is what runsc prints or, for one built from its Go module, which
+// cannot know its release, the module's version.
+func runscVersion(binary, printed string) string {
+	if printed != "VERSION_MISSING" {
+		return printed
+	}
+	info, err := buildinfo.ReadFile(binary)
+	if err != nil {
+		return "unknown"
+	}
+	const module = "gvisor.dev/gvisor"
+	if info.Main.Path == module {
+		return info.Main.Version + " (module)"
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == module {
+			return dep.Version + " (module)"
+		}
+	}
+	return "unknown"
+}
+
+var semverPattern = regexp.MustCompile(`^v?(\d+)\.(\d+)\.(\d+)(?:-(rc)\.?(\d+))?`)
+
+// oldRunc warns of a runc without the fixes of November 2025 (CVE-2025-31133,
+// CVE-2025-52565, CVE-2025-52881): 1.2.8, 1.3.3 and 1.4.0-rc.3 have them. A
+// distribution may have them in an older number; that cannot be told from here.
+func oldRunc(version string) (sandbox.Warning, bool) {
+	w := sandbox.Warning{
+		Code:   "old_runtime",
+		Detail: "runc " + version + " does not have the fixes of November 2025 (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881) by its version number",
+		Hint:   "use runc 1.2.8, 1.3.3, 1.4.0 or newer; make setup builds one",
+	}
+	m := semverPattern.FindStringSubmatch(version)
+	if m == nil {
+		return w, true
+	}
+	num := func(i int) int { n, _ := strconv.Atoi(m[i]); return n }
+	major, minor, patch := num(1), num(2), num(3)
+	switch {
+	case major != 1:
+		return w, major < 1
+	case minor < 2:
+		return w, true
+	case minor == 2:
+		return w, patch < 8
+	case minor == 3:
+		return w, patch < 3
+	case minor == 4 && patch == 0 && m[4] == "rc":
+		return w, num(5) < 3
+	}
+	return w, false
+}
+
+// hostHasSwap reports whether any swap is on.
+func hostHasSwap() bool {
+	raw, err := os.ReadFile("/proc/swaps")
+	return err == nil && bytes.Count(bytes.TrimSpace(raw), []byte("\n")) > 0
+}
+
+// limits are what the host holds the whole sandbox to.
+func (d *Driver) limits(c sandbox.Class) cgroup.Limits {
+	l := cgroup.Limits{
+		MemoryBytes: c.MemoryBytes + c.WorkspaceBytes + c.ScratchBytes,
+		CPUs:        c.CPUs,
+	}
+	if d.o.Kind == Runsc {
+		// The sandbox's kernel keeps its own state in the same group, about
+		// 2 MiB for each process of user code and 60 MiB besides.
+		l.MemoryBytes += runscOverhead + int64(c.Tasks)*runscPerTask
+		// Its threads count as tasks too: a sandbox of 64 tasks needs several
+		// hundred, and one that cannot make a thread dies.
+		l.Tasks = 1024 + 64*int64(c.Tasks)
+		l.KillTogether = true
+		return l
+	}
+	l.MemoryBytes += runcOverhead
+	l.Tasks = int64(c.Tasks) + 128 // the guest's threads, its inits, waiting interpreters
+	return l
+}
+
+const (
+	runscOverhead = 96 << 20
+	runscPerTask  = 2 << 20
+	runcOverhead  = 64 << 20
+)
