@@ -117,8 +117,8 @@ func (d *Driver) startArgs(at layout) []string {
 		"--platform=systrap", // never probed for: kvm hangs on some machines
 		"--network=none",
 		"--gofer-network-namespace=new",
-		"--directfs=false",       // the sandbox's kernel opens no file by itself
-		"--overlay2=root:memory", // what is written to the root never reaches a disk
+		"--directfs=false",               // the sandbox's kernel opens no file by itself
+		"--overlay2=root:memory",         // what is written to the root never reaches a disk
 		"--file-access-mounts=exclusive", // nothing that is bound in changes
 		"--host-uds=none",
 		"--host-fifo=none",
