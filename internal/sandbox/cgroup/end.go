@@ -143,7 +143,7 @@ func (g *Group) removeEmpty() error {
 			return nil
 		})
 		for i := len(below) - 1; i >= 0; i-- {
-			err := unix.Rmdir(below[i])
+			err := g.h.rmdir(below[i])
 			if err != nil && !errors.Is(err, unix.ENOENT) && first == nil {
 				first = &fs.PathError{Op: "rmdir", Path: below[i], Err: err}
 			}

@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // DefaultRoot is where Linux hosts mount control groups.
@@ -43,9 +45,9 @@ type Hierarchy struct {
 	// trees are the mounted hierarchies. Version 1: one per directory, with the
 	// controllers it carries. Version 2: one, all controllers.
 	trees []tree
-	// mkdir makes one control group; tests over a plain directory replace it
-	// by one that also makes the files the kernel would.
-	mkdir func(path string) error
+	// mkdir makes one control group, rmdir removes one. Tests over a plain
+	// directory replace them, and make and remove the files the kernel would.
+	mkdir, rmdir func(path string) error
 }
 
 type tree struct {
@@ -60,7 +62,8 @@ func Open(root, parent string) (*Hierarchy, error) {
 	if parent == "" || strings.ContainsAny(parent, "/\x00") || parent == "." || parent == ".." {
 		return nil, fmt.Errorf("control group parent %q is not one path element", parent)
 	}
-	h := &Hierarchy{root: root, parent: parent, mkdir: func(p string) error { return os.Mkdir(p, 0o755) }}
+	h := &Hierarchy{root: root, parent: parent, rmdir: unix.Rmdir}
+	h.mkdir = func(path string) error { return os.Mkdir(path, 0o755) }
 	if raw, err := os.ReadFile(filepath.Join(root, "cgroup.controllers")); err == nil {
 		h.mode = ModeV2
 		h.trees = []tree{{dir: root, controllers: strings.Fields(string(raw)), unified: true}}
@@ -129,9 +132,16 @@ func (h *Hierarchy) SwapAccounted() bool {
 		return err == nil
 	}
 	// The root of version 2 has no memory.swap.max; its children do.
-	for _, probe := range []string{h.parent, "system.slice", "init.scope"} {
-		if _, err := os.Stat(filepath.Join(t.dir, probe)); err == nil {
-			_, err := os.Stat(filepath.Join(t.dir, probe, "memory.swap.max"))
+	entries, err := os.ReadDir(t.dir)
+	if err != nil {
+		return false
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(t.dir, e.Name(), "memory.max")); err == nil {
+			_, err := os.Stat(filepath.Join(t.dir, e.Name(), "memory.swap.max"))
 			return err == nil
 		}
 	}
@@ -163,7 +173,7 @@ func (h *Hierarchy) List() ([]string, error) {
 // nothing.
 func (h *Hierarchy) Remove() {
 	for _, t := range h.trees {
-		_ = os.Remove(filepath.Join(t.dir, h.parent))
+		_ = h.rmdir(filepath.Join(t.dir, h.parent))
 	}
 }
 
