@@ -1,0 +1,203 @@
+package sdk
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"iter"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// Event is one entry of a run's log, as the server sends it. Seq grows by one.
+type Event struct {
+	Seq    int64             `json:"seq"`
+	Kind   workbench.LogKind `json:"kind"`
+	RunID  string            `json:"runId"`
+	At     time.Time         `json:"at"`
+	Stream workbench.Stream  `json:"stream,omitempty"`
+	Offset int64             `json:"offset,omitempty"` // of the first byte, in raw bytes of the stream
+	Length int64             `json:"length,omitempty"` // in raw bytes; may be 0
+	Text   string            `json:"text,omitempty"`   // never ends inside a character
+	Base64 string            `json:"base64,omitempty"` // the bytes, when they are not valid UTF-8
+	Meta   json.RawMessage   `json:"meta,omitempty"`
+	Tail   []Chunk           `json:"tail,omitempty"` // terminal: last bytes of streams that end inside a character
+}
+
+// Chunk is a piece of a stream.
+type Chunk struct {
+	Stream workbench.Stream `json:"stream"`
+	Offset int64            `json:"offset"`
+	Length int64            `json:"length"`
+	Text   string           `json:"text"`
+	Base64 string           `json:"base64,omitempty"`
+}
+
+// Bytes are the raw bytes of an output event.
+func (e Event) Bytes() ([]byte, error) { return Chunk{Text: e.Text, Base64: e.Base64}.Bytes() }
+
+// Bytes are the raw bytes of the chunk.
+func (c Chunk) Bytes() ([]byte, error) {
+	if c.Base64 == "" {
+		return []byte(c.Text), nil
+	}
+	return base64.StdEncoding.DecodeString(c.Base64)
+}
+
+// Status is what a status or terminal event says.
+type Status struct {
+	Status   workbench.Status `json:"status"`
+	Reason   workbench.Reason `json:"reason"`
+	Message  string           `json:"message"`
+	ExitCode *int             `json:"exitCode"`
+}
+
+// Status reads the event's Meta; ok is false for events of other kinds.
+func (e Event) Status() (s Status, ok bool) {
+	if e.Kind != workbench.LogStatus && e.Kind != workbench.LogTerminal {
+		return s, false
+	}
+	return s, json.Unmarshal(e.Meta, &s) == nil
+}
+
+// Events follows a run's log: every event after the given sequence number (0:
+// from the start), in order, each once, up to and including the terminal one.
+// A lost connection is taken up again behind the last event seen, as long as
+// the server comes back within the client's repetitions.
+func (c *Client) Events(ctx context.Context, runID string, after int64) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		failures := 0
+		for {
+			done, err := c.follow(ctx, runID, &after, func(e Event) bool { failures = 0; return yield(e, nil) })
+			if done {
+				return
+			}
+			if ctx.Err() != nil {
+				err = c.unreachable(ctx, ctx.Err())
+			}
+			failures++
+			if failures > c.o.Retries || !streamMayResume(err) || c.pause(ctx, failures, 0) != nil {
+				yield(Event{}, err)
+				return
+			}
+		}
+	}
+}
+
+// errTruncated is a stream that ended before its terminal event.
+var errTruncated = workbench.E(workbench.CodeUnavailable, "the event stream broke off").
+	WithHint("follow the run again after the last event seen, or read its receipt")
+
+func streamMayResume(err error) bool {
+	var answer *Error
+	return !errors.As(err, &answer) && workbench.HasCode(err, workbench.CodeUnavailable)
+}
+
+// follow reads one connection. done means that the caller has everything: the
+// terminal event came, or it asked to stop.
+func (c *Client) follow(ctx context.Context, runID string, after *int64, yield func(Event) bool) (done bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	header := http.Header{"Accept": {"text/event-stream"}}
+	if *after > 0 {
+		header.Set("Last-Event-ID", strconv.FormatInt(*after, 10))
+	}
+	res, err := c.do(ctx, call{method: http.MethodGet, path: "/runs/" + seg(runID) + "/events", header: header})
+	if err != nil {
+		return false, err
+	}
+	defer res.Body.Close()
+	// The server sends something at least every 15 s; a connection that is
+	// silent for much longer is dead, whatever the network says.
+	quiet := time.AfterFunc(maxSilence, cancel)
+	defer quiet.Stop()
+	frames := bufio.NewReaderSize(res.Body, 64<<10)
+	for {
+		e, ok, err := readEvent(frames, func() { quiet.Reset(maxSilence) })
+		if err != nil {
+			var coded *workbench.Error
+			if errors.As(err, &coded) {
+				return false, err
+			}
+			return false, errTruncated.Caused(err)
+		}
+		if !ok || e.Seq <= *after {
+			continue // a ping, or an event already seen
+		}
+		if e.Seq != *after+1 {
+			return false, workbench.E(workbench.CodeInternal, "the event stream has a gap: %d follows %d", e.Seq, *after)
+		}
+		*after = e.Seq
+		if !yield(e) || e.Kind == workbench.LogTerminal {
+			return true, nil
+		}
+	}
+}
+
+const (
+	maxSilence = 60 * time.Second
+	maxEvent   = 8 << 20 // bytes of one line of a stream
+)
+
+var errEventTooLarge = workbench.E(workbench.CodeInternal, "the server sent an event larger than %d bytes", maxEvent)
+
+// readEvent reads one server-sent event; ok is false for one without data.
+func readEvent(r *bufio.Reader, alive func()) (e Event, ok bool, err error) {
+	var data bytes.Buffer
+	for {
+		line, err := readLine(r)
+		if err != nil {
+			return e, false, err
+		}
+		alive()
+		switch {
+		case len(line) == 0:
+			if data.Len() == 0 {
+				return e, false, nil
+			}
+			if err := json.Unmarshal(data.Bytes(), &e); err != nil {
+				return e, false, workbench.E(workbench.CodeInternal, "the server sent an event that is not the JSON expected").Caused(err)
+			}
+			return e, e.Seq > 0, nil
+		case line[0] == ':': // a comment keeps the connection alive
+		default:
+			name, value, _ := strings.Cut(string(line), ":")
+			if name == "data" {
+				data.WriteString(strings.TrimPrefix(value, " "))
+				data.WriteByte('\n')
+			}
+			if data.Len() > maxEvent {
+				return e, false, errEventTooLarge
+			}
+		}
+	}
+}
+
+// readLine reads a line of bounded length, without its end.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		if len(line) > maxEvent {
+			return nil, errEventTooLarge
+		}
+		if err == nil {
+			return bytes.TrimRight(line, "\r\n"), nil
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			if errors.Is(err, io.EOF) && len(line) > 0 {
+				return nil, io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+	}
+}
