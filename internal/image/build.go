@@ -3,11 +3,12 @@ package image
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // leftOut is removed from a built root: what a sandbox never needs, what
@@ -76,7 +77,7 @@ func (s *Store) build(ctx context.Context, r Recipe, progress ProgressFunc, agai
 	if err != nil {
 		return Image{}, err
 	}
-	if err := removeFrom(root, leftOut); err != nil {
+	if err := removeFrom(root, append(slices.Clone(leftOut), r.Remove...)); err != nil {
 		return Image{}, diskError("tidy the new root", err)
 	}
 	return s.admit(ctx, filepath.Join(work, "image"), r.Name, Image{
@@ -86,8 +87,8 @@ func (s *Store) build(ctx context.Context, r Recipe, progress ProgressFunc, agai
 	}, progress)
 }
 
-// removeFrom removes what the patterns name below root; links are not
-// followed out of it.
+// removeFrom removes what the patterns name below dir. A link in a name is
+// followed only as far as it stays inside.
 func removeFrom(dir string, patterns []string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -95,25 +96,12 @@ func removeFrom(dir string, patterns []string) error {
 	}
 	defer root.Close()
 	for _, pattern := range patterns {
-		parent, base := filepath.Split(pattern)
-		parent = filepath.Clean("./" + parent)
-		f, err := root.Open(parent)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
+		found, err := fs.Glob(root.FS(), strings.TrimPrefix(pattern, "/"))
 		if err != nil {
 			return err
 		}
-		names, err := f.Readdirnames(-1)
-		f.Close()
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			if hit, err := filepath.Match(base, name); err != nil || !hit {
-				continue
-			}
-			if err := root.RemoveAll(filepath.Join(parent, name)); err != nil {
+		for _, at := range found {
+			if err := root.RemoveAll(at); err != nil {
 				return err
 			}
 		}

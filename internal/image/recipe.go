@@ -28,10 +28,11 @@ type Recipe struct {
 	Suite       string   `json:"suite"`      // release, by code name
 	Components  []string `json:"components"` // of the archive
 	Packages    []string `json:"packages"`
-	Exclude     []string `json:"exclude"`   // path patterns that packages do not unpack
-	Include     []string `json:"include"`   // exceptions from Exclude
-	Setup       []string `json:"setup"`     // scripts (.sh, .py), run in order inside the new root
-	DiskBytes   int64    `json:"diskBytes"` // what must be free to begin
+	Exclude     []string `json:"exclude"`          // path patterns that packages do not unpack
+	Include     []string `json:"include"`          // exceptions from Exclude
+	Remove      []string `json:"remove,omitempty"` // path patterns removed at the end, as path.Match has them
+	Setup       []string `json:"setup"`            // scripts (.sh, .py), run in order inside the new root
+	DiskBytes   int64    `json:"diskBytes"`        // what must be free to begin
 
 	scripts map[string][]byte // content of the scripts in Setup
 }
@@ -108,6 +109,7 @@ func (r Recipe) check() error {
 		{"package", r.Packages, packagePattern},
 		{"exclude pattern", r.Exclude, pathPattern},
 		{"include pattern", r.Include, pathPattern},
+		{"remove pattern", r.Remove, pathPattern},
 		{"setup script", r.Setup, scriptPattern},
 	} {
 		for _, word := range rule.words {

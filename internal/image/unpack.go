@@ -372,7 +372,7 @@ func (u *unpacker) place(name string) (string, error) {
 	if parent == u.lastParent {
 		return path.Join(u.lastResolved, base), nil
 	}
-	resolved, err := resolveIn(u.root, parent, func(missing string) error { return u.root.Mkdir(missing, 0o755) })
+	resolved, err := resolveIn(u.root, parent+"/.", func(missing string) error { return u.root.Mkdir(missing, 0o755) })
 	if err != nil {
 		return "", err
 	}
