@@ -203,8 +203,12 @@ func (d *Driver) Attach(ctx context.Context, id string) (sandbox.Sandbox, error)
 // Close implements sandbox.Driver.
 func (d *Driver) Close(ctx context.Context) error {
 	d.mu.Lock()
+	closed := d.closed
 	d.closed = true
 	d.mu.Unlock()
+	if closed {
+		return nil
+	}
 	d.starts.Wait()
 	d.mu.Lock()
 	ids := sorted(d.live)

@@ -157,6 +157,11 @@ func MustEnd(t testing.TB, s sandbox.Sandbox, d time.Duration) sandbox.Exit {
 	t.Helper()
 	select {
 	case <-s.Done():
+		return s.Exit()
+	default:
+	}
+	select {
+	case <-s.Done():
 	case <-time.After(d):
 		t.Fatalf("the sandbox has not ended after %v", d)
 	}

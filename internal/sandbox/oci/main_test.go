@@ -9,6 +9,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(ownerEnv) != "" {
+		ownerProcess()
+	}
 	code := m.Run()
 	if path, err := buildStandin(); err == nil {
 		_ = os.RemoveAll(filepath.Dir(path))

@@ -19,7 +19,13 @@ func main() {
 		verb, arg, _ := strings.Cut(in.Text(), " ")
 		fmt.Printf("%s\n", answer(verb, arg))
 	}
+	if stays {
+		time.Sleep(time.Hour)
+	}
 }
+
+// stays: the end of input does not end the program.
+var stays bool
 
 var held [][]byte
 
@@ -74,6 +80,15 @@ func answer(verb, arg string) string {
 			<-done
 		}
 		return "spun"
+	case "stay":
+		stays = true
+		return "staying"
+	case "noise": // lines on stderr
+		n, _ := strconv.Atoi(arg)
+		for i := range n {
+			fmt.Fprintf(os.Stderr, "noise %d\n", i)
+		}
+		return "made"
 	case "exit":
 		code, _ := strconv.Atoi(arg)
 		os.Exit(code)
