@@ -18,6 +18,10 @@ type Admission struct {
 	Fingerprint        string
 	FingerprintVersion int
 	QueueLimit         int // most queued runs in the session; 0: no limit
+	// Check, when not nil, is asked inside the transaction once the key is known
+	// to be new (or absent): what must hold for a new job but not for a repeat
+	// of an old one. Its error is returned and nothing is admitted.
+	Check func() error
 }
 
 // DispatchRecord is written before a byte of code leaves for a sandbox.

@@ -1,0 +1,141 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// The store counts who still needs a blob; the bytes are another room's. A
+// writer notes a blob, puts its bytes, then refers to it in the transaction
+// that makes it visible. The sweeper claims blobs that nobody has referred to
+// for a while, deletes the bytes and forgets them. Claiming and referring
+// exclude each other, so a blob in use is never swept and a swept one is never
+// referred to.
+
+// NoteBlob announces a blob before its bytes are put, again at every put. It
+// waits, up to the call's deadline, for a sweeper that is deleting the same
+// blob, then is unavailable.
+func (db *DB) NoteBlob(ctx context.Context, blobID, tenantID string, size int64, at time.Time) error {
+	ctx, cancel := db.bound(ctx)
+	defer cancel()
+	for {
+		noted := false
+		err := db.write(ctx, "note_blob", func(t *tx) error {
+			n, err := t.exec(`INSERT INTO blobs (id, tenant_id, size, noted_at) VALUES ($1, $2, $3, $4)
+				ON CONFLICT (id) DO UPDATE SET noted_at = $4, size = $3 WHERE blobs.dropping = 0`, blobID, tenantID, size, micros(at))
+			noted = n > 0
+			return err
+		})
+		if err != nil || noted {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return db.explain(ctx, ctx.Err())
+		}
+	}
+}
+
+// PutBlobRefs makes owner need the blobs; repeating one is harmless. conflict
+// if one was never noted, is another tenant's or is being deleted.
+func (db *DB) PutBlobRefs(ctx context.Context, owner, tenantID string, blobIDs []string) error {
+	return db.write(ctx, "blob_refs", func(t *tx) error { return t.insertRefs(owner, tenantID, blobIDs) })
+}
+
+// DropBlobRefs makes owner need nothing any more.
+func (db *DB) DropBlobRefs(ctx context.Context, owner string) error {
+	return db.write(ctx, "blob_refs", func(t *tx) error {
+		_, err := t.exec("DELETE FROM blob_refs WHERE owner = $1", owner)
+		return err
+	})
+}
+
+// refsPerStatement bounds the bound values of one statement.
+const refsPerStatement = 500
+
+// insertRefs holds the blobs' rows while it refers to them, so that the
+// sweeper, which claims rows under the same lock, sees the references or
+// passes the rows over.
+func (t *tx) insertRefs(owner, tenantID string, blobIDs []string) error {
+	ids := slices.Clone(blobIDs)
+	slices.Sort(ids) // one order for every writer: no deadlock
+	ids = slices.Compact(ids)
+	lock := ""
+	if t.db.dialect == Postgres {
+		lock = " FOR SHARE"
+	}
+	for len(ids) > 0 {
+		part := ids[:min(len(ids), refsPerStatement)]
+		ids = ids[len(part):]
+		q := newQuery("SELECT id FROM blobs WHERE dropping = 0").add(" AND tenant_id = ? AND id IN (", tenantID)
+		for i, id := range part {
+			if i > 0 {
+				q.add(",")
+			}
+			q.add("?", id)
+		}
+		rows, err := t.rows(q.add(") ORDER BY id").String()+lock, q.args...)
+		found, err := collect(rows, err, scanString)
+		if err != nil {
+			return err
+		}
+		if len(found) != len(part) {
+			return workbench.E(workbench.CodeConflict, "a stored part of the contents is gone or was never announced")
+		}
+		args := make([]any, 0, 2*len(part))
+		for _, id := range part {
+			args = append(args, owner, id)
+		}
+		if _, err := t.execOnce("INSERT INTO blob_refs (owner, blob_id) VALUES "+placeholders(len(part), 2)+" ON CONFLICT DO NOTHING", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// UnreferencedBlobs claims blobs that nobody refers to and that were last noted
+// before olderThan, which must lie further back than the longest put takes.
+// The caller deletes their bytes, then calls ForgetBlob for each. Blobs claimed
+// before and not forgotten come again.
+func (db *DB) UnreferencedBlobs(ctx context.Context, olderThan time.Time, limit int) ([]string, error) {
+	var claimed []string
+	err := db.write(ctx, "claim_blobs", func(t *tx) error {
+		lock := ""
+		if t.db.dialect == Postgres {
+			lock = " FOR UPDATE SKIP LOCKED"
+		}
+		rows, err := t.rows(`SELECT id FROM blobs WHERE noted_at < $1 AND NOT EXISTS (SELECT 1 FROM blob_refs r WHERE r.blob_id = blobs.id)
+			ORDER BY noted_at, id LIMIT $2`+lock, micros(olderThan), limit)
+		candidates, err := collect(rows, err, scanString)
+		if err != nil {
+			return err
+		}
+		claimed = []string{}
+		for _, id := range candidates {
+			// A new statement sees references committed before the lock.
+			n, err := t.exec(`UPDATE blobs SET dropping = 1 WHERE id = $1 AND noted_at < $2
+				AND NOT EXISTS (SELECT 1 FROM blob_refs r WHERE r.blob_id = blobs.id)`, id, micros(olderThan))
+			if err != nil {
+				return err
+			}
+			if n > 0 {
+				claimed = append(claimed, id)
+			}
+		}
+		return nil
+	})
+	return claimed, err
+}
+
+// ForgetBlob ends a claim after the bytes are gone. A blob that was not claimed
+// stays.
+func (db *DB) ForgetBlob(ctx context.Context, blobID string) error {
+	return db.write(ctx, "forget_blob", func(t *tx) error {
+		_, err := t.exec("DELETE FROM blobs WHERE id = $1 AND dropping = 1", blobID)
+		return err
+	})
+}

@@ -1,0 +1,73 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// due is the condition, for session s at $1 (now) with grace $2 (both in
+// microseconds), that nothing of it need be kept: it ended at least the grace
+// ago, and so did the life of its last retained file.
+const due = `s.state <> 'active' AND s.ended_at <> 0 AND s.ended_at <= $1 - $2
+	AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.session_id = s.id AND (a.state IN ('ready', 'pending') OR a.gone_at > $1 - $2))`
+
+// PurgeReceipts removes up to limit runs, with logs and changed files, of
+// sessions that ended a ReceiptGrace ago and whose last retained file went as
+// long ago, and whose own ReceiptEnds has passed; then what is left of the
+// sessions that have no run any more (commits with their blob references, rows
+// of files that are gone, revisions, the session). It returns the runs. Their
+// idempotency keys are free again.
+func (db *DB) PurgeReceipts(ctx context.Context, now time.Time, limit int) ([]string, error) {
+	var purged []string
+	err := db.write(ctx, "purge", func(t *tx) error {
+		lock := ""
+		if t.db.dialect == Postgres {
+			lock = " FOR UPDATE OF r SKIP LOCKED"
+		}
+		at, grace := micros(now), workbench.ReceiptGrace.Microseconds()
+		rows, err := t.rows("SELECT r.id FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.finished_at <> 0 AND r.receipt_ends <= $1 AND "+due+
+			" ORDER BY r.id LIMIT $3"+lock, at, grace, limit)
+		if purged, err = collect(rows, err, scanString); err != nil {
+			return err
+		}
+		for _, id := range purged {
+			// Its log, steps and changed files go with it.
+			if _, err := t.exec("DELETE FROM runs WHERE id = $1", id); err != nil {
+				return err
+			}
+		}
+		return t.purgeSessions(at, grace, limit)
+	})
+	return purged, err
+}
+
+func (t *tx) purgeSessions(at, grace int64, limit int) error {
+	lock := ""
+	if t.db.dialect == Postgres {
+		lock = " FOR UPDATE OF s SKIP LOCKED"
+	}
+	rows, err := t.rows("SELECT s.id FROM sessions s WHERE "+due+" AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_id = s.id) ORDER BY s.id LIMIT $3"+lock,
+		at, grace, limit)
+	sessions, err := collect(rows, err, scanString)
+	if err != nil {
+		return err
+	}
+	for _, id := range sessions {
+		if _, err := t.exec("DELETE FROM blob_refs WHERE owner = $1", SessionBlobOwner(id)); err != nil {
+			return err
+		}
+		for _, query := range []string{
+			"DELETE FROM commits WHERE session_id = $1",
+			"DELETE FROM artifacts WHERE session_id = $1",
+			"DELETE FROM revisions WHERE session_id = $1",
+			"DELETE FROM sessions WHERE id = $1",
+		} {
+			if _, err := t.exec(query, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,318 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strconv"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+const sessionColumns = "s.id, s.project_id, s.tenant_id, s.user_id, s.group_id, s.key_id, s.kind, s.agent, s.labels, s.state, s.generation, s.revision, " +
+	"s.size, s.limits, s.tools, s.aliases, s.image, s.driver, s.isolation, s.head_commit, s.created_at, s.expires_at, s.ended_at, s.active_at, " +
+	"s.lease_owner, s.lease_epoch"
+
+func scanSession(r scanner) (workbench.Session, error) {
+	var s workbench.Session
+	var labels, limits, tools, aliases string
+	var created, expires, ended, active int64
+	if err := r.Scan(&s.ID, &s.ProjectID, &s.TenantID, &s.UserID, &s.GroupID, &s.KeyID, &s.Kind, &s.Agent, &labels, &s.State, &s.Generation,
+		&s.Revision, &s.Size, &limits, &tools, &aliases, &s.Image, &s.Driver, &s.Isolation, &s.HeadCommit, &created, &expires, &ended, &active,
+		&s.LeaseOwner, &s.LeaseEpoch); err != nil {
+		return s, err
+	}
+	s.CreatedAt, s.ExpiresAt, s.EndedAt, s.ActiveAt = fromMicros(created), fromMicros(expires), pointMicros(ended), fromMicros(active)
+	err := errors.Join(fromJSON(labels, &s.Labels), fromJSON(limits, &s.Limits), fromJSON(tools, &s.Tools), fromJSON(aliases, &s.Aliases))
+	s.Tools, s.Aliases = list(s.Tools), list(s.Aliases)
+	if s.Labels == nil {
+		s.Labels = map[string]string{}
+	}
+	return s, err
+}
+
+// CreateSession keeps a new active session and its first revision. forbidden
+// if p does not act for its owner.
+func (db *DB) CreateSession(ctx context.Context, p workbench.Principal, s workbench.Session, r workbench.Revision) error {
+	if err := mayCreate(p, s.Owner()); err != nil {
+		return err
+	}
+	labels := s.Labels
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	return db.write(ctx, "create_session", func(t *tx) error {
+		if _, err := t.exec(`INSERT INTO sessions (id, project_id, tenant_id, user_id, group_id, key_id, kind, agent, labels, state, generation,
+			revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
+			s.ID, s.ProjectID, s.TenantID, s.UserID, s.GroupID, s.KeyID, string(s.Kind), s.Agent, toJSON(labels), string(workbench.SessionActive),
+			s.Generation, r.Number, s.Size, toJSON(s.Limits), toJSON(list(s.Tools)), toJSON(list(s.Aliases)), s.Image, s.Driver, s.Isolation,
+			micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt)); err != nil {
+			return err
+		}
+		t.notify(SessionTopic(s.ID))
+		r.SessionID = s.ID
+		return t.insertRevision(r)
+	})
+}
+
+func (t *tx) insertRevision(r workbench.Revision) error {
+	_, err := t.exec(`INSERT INTO revisions (session_id, number, agent, tools, aliases, limits, size, key_id, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		r.SessionID, r.Number, r.Agent, toJSON(list(r.Tools)), toJSON(list(r.Aliases)), toJSON(r.Limits), r.Size, r.KeyID, micros(r.CreatedAt))
+	return err
+}
+
+// Session reads a session.
+func (db *DB) Session(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error) {
+	q := newQuery("SELECT "+sessionColumns+" FROM sessions s WHERE ").add("s.id = ?", id).visible(p, "s", "id")
+	return one(ctx, db, "session", scanSession, q.String(), q.args...)
+}
+
+// lockSession reads a session that p may see and holds it until the
+// transaction ends: it is what serialises everything that happens to one
+// session.
+func (t *tx) lockSession(p workbench.Principal, id string) (workbench.Session, error) {
+	q := newQuery("SELECT "+sessionColumns+" FROM sessions s WHERE ").add("s.id = ?", id).visible(p, "s", "id")
+	s, err := scanSession(t.row(q.String()+t.forUpdate(), q.args...))
+	return s, missing(err, "session")
+}
+
+// ListSessions lists the sessions p may see, newest first.
+func (db *DB) ListSessions(ctx context.Context, p workbench.Principal, f workbench.SessionFilter, pg workbench.Page) (workbench.List[workbench.Session], error) {
+	l, err := newListing("sessions", pg)
+	if err != nil {
+		return workbench.List[workbench.Session]{}, err
+	}
+	q := newQuery("SELECT "+sessionColumns+" FROM sessions s WHERE 1 = 1").visible(p, "s", "id").between("s.created_at", f.Since, f.Until)
+	if f.State != "" {
+		q.add(" AND s.state = ?", string(f.State))
+	}
+	for _, k := range sortedKeys(f.Label) {
+		if db.dialect == SQLite {
+			q.add(" AND EXISTS (SELECT 1 FROM json_each(s.labels) AS label WHERE label.key = ? AND label.value = ?)", k, f.Label[k])
+		} else {
+			q.add(" AND s.labels::jsonb ->> ?::text = ?::text", k, f.Label[k])
+		}
+	}
+	l.newest(q, "s.id")
+	sessions, err := all(ctx, db, scanSession, q.String(), q.args...)
+	return page(l, sessions, func(s workbench.Session) string { return s.ID }), err
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// unfinished counts the session's runs that are not terminal.
+func (t *tx) unfinished(sessionID string) (int, error) {
+	return scanInt(t.row("SELECT COUNT(*) FROM runs WHERE session_id = $1 AND finished_at = 0", sessionID))
+}
+
+func runsActive(n int) error {
+	return workbench.E(workbench.CodeRunsActive, "%d of the session's runs have not ended", n).
+		WithHint("wait for them, or cancel them, and try again")
+}
+
+// open refuses what an ended session cannot do. Only the state counts here: a
+// deadline is the caller's clock to judge.
+func open(s workbench.Session) error {
+	if s.State == workbench.SessionActive {
+		return nil
+	}
+	return s.Open(s.ExpiresAt.Add(-1))
+}
+
+// AddRevision makes r the session's configuration, as the next revision; nil
+// labels stay. expected is the revision the caller saw, 0 for any.
+//
+// Errors: not_found, session_closed, session_expired, version_mismatch,
+// runs_active while any run is not terminal.
+func (db *DB) AddRevision(ctx context.Context, p workbench.Principal, r workbench.Revision, labels *map[string]string, expected int64) (workbench.Session, error) {
+	var s workbench.Session
+	err := db.write(ctx, "add_revision", func(t *tx) error {
+		var err error
+		if s, err = t.lockSession(p, r.SessionID); err != nil {
+			return err
+		}
+		if err := s.Open(r.CreatedAt); err != nil {
+			return err
+		}
+		if expected != 0 && expected != s.Revision {
+			return workbench.E(workbench.CodeVersionMismatch, "the session is at revision %d, not %d", s.Revision, expected).
+				WithHint("read the session again and decide anew")
+		}
+		n, err := t.unfinished(s.ID)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			return runsActive(n)
+		}
+		next := r
+		next.Number = s.Revision + 1
+		if err := t.insertRevision(next); err != nil {
+			return err
+		}
+		s.Revision, s.Agent, s.Tools, s.Aliases, s.Limits, s.Size, s.ActiveAt = next.Number, r.Agent, list(r.Tools), list(r.Aliases), r.Limits, r.Size, r.CreatedAt
+		if labels != nil {
+			s.Labels = *labels
+		}
+		t.notify(SessionTopic(s.ID))
+		_, err = t.exec(`UPDATE sessions SET revision = $2, agent = $3, tools = $4, aliases = $5, limits = $6, size = $7, labels = $8, active_at = $9
+			WHERE id = $1`, s.ID, s.Revision, s.Agent, toJSON(s.Tools), toJSON(s.Aliases), toJSON(s.Limits), s.Size, toJSON(s.Labels), micros(s.ActiveAt))
+		return err
+	})
+	return s, err
+}
+
+const revisionColumns = "r.session_id, r.number, r.agent, r.tools, r.aliases, r.limits, r.size, r.key_id, r.created_at"
+
+func scanRevision(row scanner) (workbench.Revision, error) {
+	var r workbench.Revision
+	var tools, aliases, limits string
+	var created int64
+	if err := row.Scan(&r.SessionID, &r.Number, &r.Agent, &tools, &aliases, &limits, &r.Size, &r.KeyID, &created); err != nil {
+		return r, err
+	}
+	r.CreatedAt = fromMicros(created)
+	err := errors.Join(fromJSON(tools, &r.Tools), fromJSON(aliases, &r.Aliases), fromJSON(limits, &r.Limits))
+	r.Tools, r.Aliases = list(r.Tools), list(r.Aliases)
+	return r, err
+}
+
+// Revision reads one configuration of a session.
+func (db *DB) Revision(ctx context.Context, p workbench.Principal, sessionID string, n int64) (workbench.Revision, error) {
+	q := newQuery("SELECT "+revisionColumns+" FROM revisions r JOIN sessions s ON s.id = r.session_id WHERE ").
+		add("r.session_id = ? AND r.number = ?", sessionID, n).visible(p, "s", "id")
+	return one(ctx, db, "revision", scanRevision, q.String(), q.args...)
+}
+
+// ListRevisions lists a session's configurations, the first one first.
+func (db *DB) ListRevisions(ctx context.Context, p workbench.Principal, sessionID string, pg workbench.Page) (workbench.List[workbench.Revision], error) {
+	none := workbench.List[workbench.Revision]{}
+	l, err := newListing("revisions", pg)
+	if err != nil {
+		return none, err
+	}
+	if _, err := db.Session(ctx, p, sessionID); err != nil {
+		return none, err
+	}
+	q := newQuery("SELECT "+revisionColumns+" FROM revisions r JOIN sessions s ON s.id = r.session_id WHERE ").
+		add("r.session_id = ?", sessionID).visible(p, "s", "id")
+	if l.after != "" {
+		n, err := numberCursor(l.after)
+		if err != nil {
+			return none, err
+		}
+		q.add(" AND r.number > ?", n)
+	}
+	q.add(" ORDER BY r.number LIMIT ?", l.limit+1)
+	revisions, err := all(ctx, db, scanRevision, q.String(), q.args...)
+	return page(l, revisions, func(r workbench.Revision) string { return fmt.Sprint(r.Number) }), err
+}
+
+func numberCursor(key string) (int64, error) {
+	n, err := strconv.ParseInt(key, 10, 64)
+	if err != nil {
+		_, err = decodeCursor("", "!")
+		return 0, err
+	}
+	return n, nil
+}
+
+// EndSession closes or expires an active session. In the same transaction
+// every queued run ends as cancelled (session_closed or session_expired), the
+// active ones are asked to cancel, and the lease is given up once none is
+// left. A session that has ended stays as it ended: a second call returns it.
+func (db *DB) EndSession(ctx context.Context, p workbench.Principal, id string, to workbench.SessionState, at time.Time) (workbench.Session, error) {
+	reason := workbench.ReasonSessionClosed
+	if to == workbench.SessionExpired {
+		reason = workbench.ReasonSessionExpired
+	}
+	var s workbench.Session
+	err := db.write(ctx, "end_session", func(t *tx) error {
+		var err error
+		if s, err = t.lockSession(p, id); err != nil {
+			return err
+		}
+		if s.State != workbench.SessionActive {
+			return nil
+		}
+		if !workbench.SessionTransition(s.State, to) {
+			return workbench.E(workbench.CodeConflict, "a session cannot become %s", to)
+		}
+		if _, err := t.cancelUnfinished(s.ID, reason, at); err != nil {
+			return err
+		}
+		s.State, s.EndedAt = to, pointMicros(micros(at))
+		t.notify(SessionTopic(s.ID))
+		_, err = t.exec("UPDATE sessions SET state = $2, ended_at = $3 WHERE id = $1", s.ID, string(to), micros(at))
+		return err
+	})
+	return s, err
+}
+
+// BumpGeneration begins a new incarnation of the session's compute: a restart
+// (requireIdle) or the loss of its sandbox. From then on writes of the older
+// generation are fenced.
+//
+// Errors: not_found, session_closed, session_expired, fenced by epoch,
+// runs_active if requireIdle and a run is not terminal.
+func (db *DB) BumpGeneration(ctx context.Context, p workbench.Principal, sessionID string, epoch int64, requireIdle bool) (workbench.Session, error) {
+	var s workbench.Session
+	err := db.write(ctx, "bump_generation", func(t *tx) error {
+		var err error
+		if s, err = t.lockSession(p, sessionID); err != nil {
+			return err
+		}
+		if s.LeaseEpoch != epoch {
+			return fenced()
+		}
+		if err := open(s); err != nil {
+			return err
+		}
+		if requireIdle {
+			n, err := t.unfinished(s.ID)
+			if err != nil {
+				return err
+			}
+			if n > 0 {
+				return runsActive(n)
+			}
+		}
+		s.Generation++
+		t.notify(SessionTopic(s.ID))
+		_, err = t.exec("UPDATE sessions SET generation = $2 WHERE id = $1", s.ID, s.Generation)
+		return err
+	})
+	return s, err
+}
+
+// TouchSession records activity; one second is as exact as it gets.
+func (db *DB) TouchSession(ctx context.Context, id string, at time.Time) error {
+	return db.write(ctx, "touch_session", func(t *tx) error {
+		_, err := t.exec("UPDATE sessions SET active_at = $2 WHERE id = $1 AND active_at < $3", id, micros(at), micros(at.Add(-time.Second)))
+		return err
+	})
+}
+
+// ExpiredSessions lists active sessions whose deadline has passed, by id after
+// afterID, so that a sweeper gets past those it cannot end.
+func (db *DB) ExpiredSessions(ctx context.Context, now time.Time, limit int, afterID string) ([]workbench.Session, error) {
+	return all(ctx, db, scanSession, "SELECT "+sessionColumns+" FROM sessions s WHERE s.state = 'active' AND s.expires_at <= $1 AND s.id > $2 ORDER BY s.id LIMIT $3",
+		micros(now), afterID, limit)
+}
+
+// ImageInUse reports whether a session that has not ended uses the image.
+func (db *DB) ImageInUse(ctx context.Context, imageID string) (bool, error) {
+	n, err := one(ctx, db, "image", scanInt, "SELECT COUNT(*) FROM (SELECT 1 FROM sessions WHERE state = 'active' AND image = $1 LIMIT 1) AS x", imageID)
+	return n > 0, err
+}

@@ -1,0 +1,186 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	_ "modernc.org/sqlite" // registers the driver "sqlite"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// sqlitePragmas hold for every connection. synchronous=FULL makes a commit
+// durable when it returns; temp_store keeps temporary tables off the disk.
+var sqlitePragmas = []string{"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "temp_store(MEMORY)"}
+
+// sqliteDSN writes the DSN of a connection to path.
+func sqliteDSN(path string, extra url.Values) string {
+	q := url.Values{"_pragma": sqlitePragmas, "_txlock": {"immediate"}, "_dqs": {"0"}, "_defensive": {"1"}}
+	for k, v := range extra {
+		q[k] = append(q[k], v...)
+	}
+	escape := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23")
+	return "file:" + escape.Replace(path) + "?" + q.Encode()
+}
+
+func (db *DB) openSQLite(ctx context.Context, path string, readers int) error {
+	if path == "" || strings.HasPrefix(path, ":") || strings.Contains(path, "://") {
+		return workbench.E(workbench.CodeInvalidRequest, "the database must be a file path or a postgres:// address").
+			WithHint("for example --database postgres://user@host/workbench")
+	}
+	if readers <= 0 {
+		readers = 4
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	// SQLite gives its -wal and -shm files the mode of the database file.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return workbench.E(workbench.CodeUnavailable, "the database file cannot be opened").Caused(err)
+	}
+	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
+		return err
+	}
+	writer, err := sql.Open("sqlite", sqliteDSN(path, nil))
+	if err != nil {
+		return err
+	}
+	writer.SetMaxOpenConns(1)
+	db.writer = newSQLiteWriter(writer)
+	if err := migrate(ctx, writer, SQLite); err != nil {
+		return err
+	}
+	db.read, err = sql.Open("sqlite", sqliteDSN(path, url.Values{"mode": {"ro"}, "_query_only": {"1"}}))
+	if err != nil {
+		return err
+	}
+	db.read.SetMaxOpenConns(readers)
+	db.read.SetMaxIdleConns(readers)
+	return db.read.PingContext(ctx)
+}
+
+// sqliteWriter is the one connection that writes. It runs its transactions by
+// hand on one database/sql connection, so that prepared statements live as
+// long as the process: on the hot path that is half the time.
+type sqliteWriter struct {
+	db    *sql.DB
+	turn  chan struct{} // holds one token: whose turn it is to write
+	conn  *sql.Conn     // nil after a broken connection
+	stmts map[string]*sql.Stmt
+}
+
+func newSQLiteWriter(db *sql.DB) *sqliteWriter {
+	w := &sqliteWriter{db: db, turn: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
+	w.turn <- struct{}{}
+	return w
+}
+
+// begin waits for the turn and opens an immediate transaction. The statements
+// of a transaction are not interrupted: they are short and local, and an
+// interrupted one would cost the connection.
+func (w *sqliteWriter) begin(ctx context.Context) error {
+	select {
+	case <-w.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := w.start(context.WithoutCancel(ctx))
+	if err != nil {
+		w.turn <- struct{}{}
+	}
+	return err
+}
+
+func (w *sqliteWriter) start(ctx context.Context) error {
+	if w.conn == nil {
+		conn, err := w.db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		w.conn = conn
+	}
+	err := w.run(ctx, "BEGIN IMMEDIATE")
+	if err != nil {
+		w.discard()
+	}
+	return err
+}
+
+// end commits or rolls back and gives the turn on.
+func (w *sqliteWriter) end(ctx context.Context, commit bool) error {
+	defer func() { w.turn <- struct{}{} }()
+	ctx = context.WithoutCancel(ctx)
+	if commit {
+		err := w.run(ctx, "COMMIT")
+		if err == nil {
+			return nil
+		}
+		// A failed COMMIT leaves the transaction open.
+		if e := w.run(ctx, "ROLLBACK"); e != nil {
+			w.discard()
+		}
+		return err
+	}
+	err := w.run(ctx, "ROLLBACK")
+	if err != nil {
+		// SQLite rolls back by itself after a full disk or an I/O error.
+		w.discard()
+	}
+	return nil
+}
+
+func (w *sqliteWriter) run(ctx context.Context, query string) error {
+	stmt, err := w.prepare(ctx, query)
+	if err != nil {
+		return err
+	}
+	_, err = stmt.ExecContext(ctx)
+	return err
+}
+
+// prepare returns the cached statement. Queries are constants of this package
+// except a few that are built from them; those pass around the cache.
+func (w *sqliteWriter) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
+	if s, ok := w.stmts[query]; ok {
+		return s, nil
+	}
+	s, err := w.conn.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	w.stmts[query] = s
+	return s, nil
+}
+
+// discard drops a connection whose state is not known; the next transaction
+// opens another. Closing rolls back.
+func (w *sqliteWriter) discard() {
+	for q, s := range w.stmts {
+		_ = s.Close()
+		delete(w.stmts, q)
+	}
+	if w.conn != nil {
+		_ = w.conn.Raw(func(any) error { return errDiscard })
+		_ = w.conn.Close()
+		w.conn = nil
+	}
+}
+
+func (w *sqliteWriter) close() error {
+	<-w.turn
+	for _, s := range w.stmts {
+		_ = s.Close()
+	}
+	if w.conn != nil {
+		_ = w.conn.Close()
+		w.conn = nil
+	}
+	return w.db.Close()
+}
