@@ -30,6 +30,8 @@ const (
 	MaxRequests  = 64 // requests of the host under way
 	MaxPath      = 4096
 	MaxEntryJSON = 16 << 10 // one entry of a scan or restore
+	MaxEntries   = 4 << 20  // entries of one scan or restore
+	MaxTreeBytes = 64 << 30 // content of one scan or restore
 	MaxSkipped   = 1000     // skipped entries that are named; the rest is counted
 	maxID        = 64
 )
@@ -133,7 +135,8 @@ type ExecHandler interface {
 	// Output takes bytes of one stream, in order, without gaps: offset is that
 	// of data[0]. The data is valid during the call only. While it blocks, that
 	// stream alone is held back, in the end to the program's write. An error
-	// stops the delivery of that stream; the program does not notice.
+	// stops the delivery of that stream; the program does not notice. Bytes for
+	// which Output has returned may be forgotten by the guest.
 	Output(stream workbench.Stream, offset int64, data []byte) error
 
 	// Call answers code that reaches out. The content, when there is one, must
@@ -230,6 +233,11 @@ type ScanRequest struct {
 	// outcome the host has stored. If the guest does not know it, the scan is
 	// complete.
 	Base string `json:"base"`
+
+	// MaxEntries and MaxBytes end a scan that sends more, with guest_protocol.
+	// They are checked on the host; 0 means the protocol's own bounds.
+	MaxEntries int64 `json:"-"`
+	MaxBytes   int64 `json:"-"`
 }
 
 // ScanSink takes the entries of a scan: parents before children, removed ones

@@ -1,0 +1,252 @@
+package guestwire
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+type frameType uint8
+
+const (
+	frameHello  frameType = 1  // JSON, once each way after a preamble
+	frameOpen   frameType = 2  // JSON open: begins a channel
+	frameReply  frameType = 3  // JSON: the answer, ends the channel
+	frameFail   frameType = 4  // JSON wireError: the answer, ends the channel
+	frameEvent  frameType = 5  // JSON: something on the way to the answer
+	frameData   frameType = 6  // uint64 offset, bytes
+	frameAck    frameType = 7  // uint64 offset: bytes before it were consumed
+	frameEnd    frameType = 8  // uint64 offset: the stream's length
+	frameCancel frameType = 9  // the opener gives up the channel
+	framePing   frameType = 10 // 8 bytes, host to guest
+	framePong   frameType = 11 // the same 8 bytes
+)
+
+const (
+	headerSize = 12
+	offsetSize = 8
+	pingSize   = 8
+)
+
+// preamble begins every connection. Read as a header it has an impossible
+// length, so a reader in the middle of an older connection notices it.
+const preamble = "\xffWORKBENCH-WIRE\n"
+
+// maxResync is how much of an older connection's bytes is thrown away while
+// looking for a preamble.
+const maxResync = 64 << 20
+
+// errFrame is the cause of every malformed frame.
+var errFrame = errors.New("malformed frame")
+
+type frame struct {
+	typ     frameType
+	stream  uint8
+	channel uint32
+	payload []byte // data frames: valid until the next read
+}
+
+// maxPayload is the most a frame of the type may carry, -1 for unknown types.
+func maxPayload(t frameType) int {
+	switch t {
+	case frameHello, frameOpen, frameReply, frameFail, frameEvent:
+		return MaxControl
+	case frameData:
+		return offsetSize + MaxData
+	case frameAck, frameEnd:
+		return offsetSize
+	case framePing, framePong:
+		return pingSize
+	case frameCancel:
+		return 0
+	}
+	return -1
+}
+
+// frameReader reads frames. A malformed header is not consumed, so that a
+// preamble that interrupts a connection can still be found.
+type frameReader struct {
+	r    *bufio.Reader
+	data [offsetSize + MaxData]byte
+}
+
+func newFrameReader(r io.Reader) *frameReader {
+	return &frameReader{r: bufio.NewReaderSize(r, 64<<10)}
+}
+
+// next reads one frame. Errors: io.EOF between frames, io.ErrUnexpectedEOF
+// inside one, errFrame for what is malformed, or the stream's own.
+func (fr *frameReader) next() (frame, error) {
+	head, err := fr.r.Peek(headerSize)
+	if err != nil {
+		if errors.Is(err, io.EOF) && len(head) > 0 {
+			return frame{}, io.ErrUnexpectedEOF
+		}
+		return frame{}, err
+	}
+	f := frame{typ: frameType(head[4]), stream: head[5], channel: binary.BigEndian.Uint32(head[8:])}
+	size := binary.BigEndian.Uint32(head)
+	limit := maxPayload(f.typ)
+	if limit < 0 || int64(size) > int64(limit) || head[6] != 0 || head[7] != 0 || f.stream >= streamCount {
+		return frame{}, fmt.Errorf("%w: type %d, %d bytes", errFrame, f.typ, size)
+	}
+	switch f.typ {
+	case frameData:
+		if size <= offsetSize {
+			return frame{}, fmt.Errorf("%w: empty data", errFrame)
+		}
+		f.payload = fr.data[:size]
+	case frameAck, frameEnd, framePing, framePong:
+		if int(size) != limit {
+			return frame{}, fmt.Errorf("%w: type %d, %d bytes", errFrame, f.typ, size)
+		}
+		f.payload = make([]byte, size)
+	default:
+		f.payload = make([]byte, size)
+	}
+	if _, err := fr.r.Discard(headerSize); err != nil {
+		return frame{}, err
+	}
+	if _, err := io.ReadFull(fr.r, f.payload); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return frame{}, err
+	}
+	return f, nil
+}
+
+// resync reads until just after a preamble.
+func (fr *frameReader) resync() error {
+	for skipped := 0; skipped < maxResync; {
+		head, err := fr.r.Peek(len(preamble))
+		if err != nil {
+			return err
+		}
+		if string(head) == preamble {
+			_, err := fr.r.Discard(len(preamble))
+			return err
+		}
+		n := 1
+		if i := bytes.IndexByte(head[1:], preamble[0]); i >= 0 {
+			n += i
+		} else {
+			n = len(head)
+		}
+		skipped += n
+		if _, err := fr.r.Discard(n); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: no preamble in %d bytes", errFrame, maxResync)
+}
+
+// offset splits the payload of data, ack and end frames.
+func (f frame) offset() (int64, []byte, error) {
+	v := binary.BigEndian.Uint64(f.payload)
+	if v > 1<<62 {
+		return 0, nil, fmt.Errorf("%w: offset %d", errFrame, v)
+	}
+	return int64(v), f.payload[offsetSize:], nil
+}
+
+// frameWriter writes frames, one at a time. Control frames go before data
+// frames that wait.
+type frameWriter struct {
+	w      io.Writer
+	mu     sync.Mutex
+	turn   *sync.Cond
+	busy   bool
+	urgent int // control frames that wait
+	err    error
+	buf    []byte // of whoever has the turn
+}
+
+func newFrameWriter(w io.Writer) *frameWriter {
+	fw := &frameWriter{w: w, buf: make([]byte, 0, headerSize+offsetSize+MaxData)}
+	fw.turn = sync.NewCond(&fw.mu)
+	return fw
+}
+
+// write writes one frame whose payload is the concatenation of head and body.
+func (fw *frameWriter) write(t frameType, stream uint8, channel uint32, head, body []byte) error {
+	fw.take(t != frameData)
+	return fw.writeNow(t, stream, channel, head, body)
+}
+
+// writeNow writes one frame for whoever has the turn, and passes the turn on.
+func (fw *frameWriter) writeNow(t frameType, stream uint8, channel uint32, head, body []byte) error {
+	fw.mu.Lock()
+	err := fw.err
+	fw.mu.Unlock()
+	if err != nil {
+		fw.pass(nil)
+		return err
+	}
+	b := fw.buf[:0]
+	b = binary.BigEndian.AppendUint32(b, uint32(len(head)+len(body)))
+	b = append(b, byte(t), stream, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, channel)
+	b = append(b, head...)
+	b = append(b, body...)
+	_, err = fw.w.Write(b)
+	if cap(b) <= headerSize+offsetSize+2*MaxData {
+		fw.buf = b[:0]
+	}
+	fw.pass(err)
+	return err
+}
+
+// raw writes bytes that are no frame.
+func (fw *frameWriter) raw(p []byte) error {
+	fw.take(true)
+	_, err := fw.w.Write(p)
+	fw.pass(err)
+	return err
+}
+
+func (fw *frameWriter) take(urgent bool) {
+	fw.mu.Lock()
+	defer fw.mu.Unlock()
+	if urgent {
+		fw.urgent++
+		for fw.busy {
+			fw.turn.Wait()
+		}
+		fw.urgent--
+	} else {
+		for fw.busy || fw.urgent > 0 {
+			fw.turn.Wait()
+		}
+	}
+	fw.busy = true
+}
+
+func (fw *frameWriter) pass(err error) {
+	fw.mu.Lock()
+	fw.busy = false
+	if err != nil && fw.err == nil {
+		fw.err = err
+	}
+	fw.mu.Unlock()
+	fw.turn.Broadcast()
+}
+
+// fail makes every later write return err.
+func (fw *frameWriter) fail(err error) {
+	fw.mu.Lock()
+	if fw.err == nil {
+		fw.err = err
+	}
+	fw.mu.Unlock()
+}
+
+func (fw *frameWriter) offset(t frameType, stream uint8, channel uint32, offset int64, body []byte) error {
+	var head [offsetSize]byte
+	binary.BigEndian.PutUint64(head[:], uint64(offset))
+	return fw.write(t, stream, channel, head[:], body)
+}

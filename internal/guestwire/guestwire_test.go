@@ -1,0 +1,435 @@
+package guestwire_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scriptedGuest is a guest whose programs are Go functions.
+type scriptedGuest struct {
+	program func(ctx context.Context, r guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult
+	tree    []guestwire.Entry
+	content map[guestwire.Path][]byte
+	scanned chan guestwire.ScanRequest
+	wrote   []guestwire.Entry
+	cancels chan string
+}
+
+func (g *scriptedGuest) Bind(context.Context, guestwire.BindRequest) (guestwire.BindReply, error) {
+	return guestwire.BindReply{Languages: []workbench.Language{workbench.Python}}, nil
+}
+
+func (g *scriptedGuest) Exec(ctx context.Context, r guestwire.ExecRequest, x *guestwire.Running) (guestwire.ExecResult, error) {
+	if r.Name == "refused" {
+		return guestwire.ExecResult{}, workbench.E(workbench.CodeLanguageUnknown, "no such interpreter")
+	}
+	x.Started()
+	return g.program(ctx, r, x), nil
+}
+
+func (g *scriptedGuest) Signal(string, int) error { return workbench.ErrNotFound("exec") }
+func (g *scriptedGuest) Cancel(exec string) error { g.cancels <- exec; return nil }
+
+func (g *scriptedGuest) EndGroup(context.Context, string) error { return nil }
+func (g *scriptedGuest) Groups(context.Context) ([]guestwire.GroupInfo, error) {
+	return []guestwire.GroupInfo{{Name: "g", Tasks: 1}}, nil
+}
+func (g *scriptedGuest) PauseAll(context.Context) error  { return nil }
+func (g *scriptedGuest) ResumeAll(context.Context) error { return nil }
+
+func (g *scriptedGuest) Scan(_ context.Context, _ guestwire.ScanRequest, yield func(guestwire.Entry, io.Reader) error) (guestwire.ScanResult, error) {
+	for _, e := range g.tree {
+		if err := yield(e, bytes.NewReader(g.content[e.Path])); err != nil {
+			return guestwire.ScanResult{}, err
+		}
+	}
+	return guestwire.ScanResult{Token: "t1", Complete: true, Entries: int64(len(g.tree))}, nil
+}
+
+func (g *scriptedGuest) Read(_ context.Context, p guestwire.Path, send func(io.Reader) error) (guestwire.Entry, error) {
+	b, ok := g.content[p]
+	if !ok {
+		return guestwire.Entry{}, workbench.ErrNotFound("file")
+	}
+	if err := send(bytes.NewReader(b)); err != nil {
+		return guestwire.Entry{}, err
+	}
+	return guestwire.Entry{Path: p, Type: guestwire.TypeFile, Mode: 0o644, Size: int64(len(b)), SHA256: make([]byte, 32)}, nil
+}
+
+func (g *scriptedGuest) Write(_ context.Context, _ bool, src guestwire.FileSource) (guestwire.WriteResult, error) {
+	g.content = map[guestwire.Path][]byte{}
+	for {
+		e, content, err := src.Next()
+		if err == io.EOF {
+			return guestwire.WriteResult{Token: "t2", Entries: int64(len(g.wrote))}, nil
+		}
+		if err != nil {
+			return guestwire.WriteResult{}, err
+		}
+		if e.Path == "full" {
+			return guestwire.WriteResult{}, workbench.E(workbench.CodeWorkspaceFull, "no space")
+		}
+		if content != nil {
+			if g.content[e.Path], err = io.ReadAll(content); err != nil {
+				return guestwire.WriteResult{}, err
+			}
+		}
+		g.wrote = append(g.wrote, e)
+	}
+}
+
+func (g *scriptedGuest) Stats(context.Context) (guestwire.GuestStats, error) {
+	return guestwire.GuestStats{Tasks: 3}, nil
+}
+
+// pipes is one end of a pair of pipes.
+type pipes struct {
+	io.ReadCloser
+	io.WriteCloser
+}
+
+func (p pipes) Close() error {
+	p.ReadCloser.Close()
+	return p.WriteCloser.Close()
+}
+
+func MustPipes(t *testing.T) (host, guest io.ReadWriteCloser) {
+	t.Helper()
+	r1, w1, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r2, w2, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pipes{r1, w2}, pipes{r2, w1}
+}
+
+// MustServe starts a server; the returned dial connects a new client to it.
+func MustServe(t *testing.T, g guestwire.Guest) (dial func() *guestwire.Client) {
+	t.Helper()
+	s := guestwire.NewServer(g, "boot", "test", []string{"exec"})
+	var serving sync.WaitGroup
+	t.Cleanup(func() { s.Close(); serving.Wait() })
+	return func() *guestwire.Client {
+		host, guest := MustPipes(t)
+		serving.Go(func() { _ = s.Serve(guest); guest.Close() })
+		c, err := guestwire.Dial(t.Context(), host, guestwire.Options{})
+		if err != nil {
+			t.Fatalf("dial: %v", err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+}
+
+func MustBind(t *testing.T, c *guestwire.Client) {
+	t.Helper()
+	_, err := c.Bind(t.Context(), guestwire.BindRequest{SessionNonce: "s1", Seed: make([]byte, 32), Limits: guestwire.SandboxLimits{
+		MemoryBytes: 1, WorkspaceBytes: 1, WorkspaceInodes: 1, ScratchBytes: 1, Tasks: 1, OpenFiles: 1, CPUs: 1}})
+	if err != nil {
+		t.Fatalf("bind: %v", err)
+	}
+}
+
+// recorder keeps output and answers calls.
+type recorder struct {
+	mu     sync.Mutex
+	out    map[workbench.Stream]*bytes.Buffer
+	hold   chan struct{} // when set, stdout waits for it
+	onCall func(context.Context, guestwire.BrokerCall) (json.RawMessage, error)
+	got    chan int
+}
+
+func newRecorder() *recorder {
+	return &recorder{out: map[workbench.Stream]*bytes.Buffer{workbench.Stdout: {}, workbench.Stderr: {}}, got: make(chan int, 10000)}
+}
+
+func (r *recorder) Output(s workbench.Stream, _ int64, data []byte) error {
+	if r.hold != nil && s == workbench.Stdout {
+		<-r.hold
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.out[s].Write(data)
+	select {
+	case r.got <- len(data):
+	default:
+	}
+	return nil
+}
+
+func (r *recorder) Call(ctx context.Context, c guestwire.BrokerCall) (json.RawMessage, error) {
+	return r.onCall(ctx, c)
+}
+
+func (r *recorder) text(s workbench.Stream) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.out[s].String()
+}
+
+func request(id string) guestwire.ExecRequest {
+	return guestwire.ExecRequest{ID: id, Group: "g", Language: workbench.Python, OutputBytes: 1 << 30}
+}
+
+func TestExecCarriesSourceOutputAndEnd(t *testing.T) {
+	source := strings.Repeat("# a comment\n", 30000) // beyond one window
+	c := MustServe(t, &scriptedGuest{program: func(_ context.Context, r guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		_, _ = x.Stdout.Write(r.Source)
+		_, _ = x.Stderr.Write(append([]byte(r.Args[0]), r.Stdin...))
+		return guestwire.ExecResult{ExitCode: 7, Duration: time.Second, LimitsHit: []string{"tasks"}}
+	}})()
+	MustBind(t, c)
+	r := request("e1")
+	r.Source, r.Args, r.Stdin = []byte(source), []string{"\xff "}, []byte("in")
+	h := newRecorder()
+	e, err := c.Exec(t.Context(), r, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := e.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.text(workbench.Stdout); got != source {
+		t.Errorf("stdout: %d bytes, want %d", len(got), len(source))
+	}
+	if got := h.text(workbench.Stderr); got != "\xff in" {
+		t.Errorf("stderr: %q", got)
+	}
+	if res.ExitCode != 7 || res.Total != (guestwire.Offsets{Stdout: 360000, Stderr: 4}) || res.LimitsHit[0] != "tasks" {
+		t.Errorf("result: %+v", res)
+	}
+}
+
+func TestOutputBeyondTheLimitIsCounted(t *testing.T) {
+	c := MustServe(t, &scriptedGuest{program: func(_ context.Context, _ guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		for range 1000 {
+			_, _ = x.Stdout.Write(make([]byte, 1000))
+		}
+		return guestwire.ExecResult{}
+	}})()
+	MustBind(t, c)
+	r := request("e1")
+	r.OutputBytes = 1500
+	h := newRecorder()
+	e, err := c.Exec(t.Context(), r, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := e.Wait(t.Context())
+	if err != nil || res.Total.Stdout != 1_000_000 || res.Forwarded.Stdout != 1500 || len(h.text(workbench.Stdout)) != 1500 {
+		t.Fatalf("%+v, %v, received %d", res, err, len(h.text(workbench.Stdout)))
+	}
+}
+
+func TestCancelAndPingPassAFloodNobodyReads(t *testing.T) {
+	g := &scriptedGuest{cancels: make(chan string, 1)}
+	stopped := make(chan struct{})
+	g.program = func(ctx context.Context, _ guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		flood := make(chan struct{})
+		go func() {
+			defer close(flood)
+			for {
+				select {
+				case <-stopped:
+					return
+				default:
+					_, _ = x.Stdout.Write(make([]byte, 100_000))
+				}
+			}
+		}()
+		<-g.cancels
+		close(stopped)
+		<-flood
+		return guestwire.ExecResult{Reason: workbench.ReasonCancelled, ExitCode: -1, Signal: "KILL"}
+	}
+	c := MustServe(t, g)()
+	MustBind(t, c)
+	h := newRecorder()
+	h.hold = make(chan struct{})
+	e, err := c.Exec(t.Context(), request("e1"), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		d, err := c.Ping(t.Context())
+		if err != nil || d > 500*time.Millisecond {
+			t.Fatalf("ping: %v, %v", d, err)
+		}
+	}
+	if err := e.Cancel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	close(h.hold)
+	res, err := e.Wait(t.Context())
+	if err != nil || res.Reason != workbench.ReasonCancelled || res.Total.Stdout != int64(len(h.text(workbench.Stdout))) {
+		t.Fatalf("%+v, %v", res, err)
+	}
+}
+
+func TestAnotherHostTakesTheExecUpByteForByte(t *testing.T) {
+	want := bytes.Buffer{}
+	for i := range 400_000 {
+		want.WriteByte(byte(i * 7))
+	}
+	proceed := make(chan struct{})
+	g := &scriptedGuest{program: func(_ context.Context, _ guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		_, _ = x.Stdout.Write(want.Bytes()[:100_000])
+		<-proceed
+		_, _ = x.Stdout.Write(want.Bytes()[100_000:])
+		_, _ = x.Stderr.Write([]byte("done"))
+		return guestwire.ExecResult{ExitCode: 3}
+	}}
+	dial := MustServe(t, g)
+	first := dial()
+	MustBind(t, first)
+	h := newRecorder()
+	if _, err := first.Exec(t.Context(), request("e1"), h); err != nil {
+		t.Fatal(err)
+	}
+	for len(h.text(workbench.Stdout)) < 100_000 {
+		<-h.got
+	}
+	first.Close()
+	received := h.text(workbench.Stdout)
+	close(proceed)
+
+	second := dial()
+	if second.Hello().Bound != "s1" || second.Hello().Boot != "boot" {
+		t.Fatalf("hello: %+v", second.Hello())
+	}
+	execs, err := second.ListExecs(t.Context())
+	if err != nil || len(execs) != 1 || execs[0].ID != "e1" {
+		t.Fatalf("%+v, %v", execs, err)
+	}
+	acked := execs[0].Acked
+	if acked.Stdout == 0 || acked.Stdout > int64(len(received)) {
+		t.Fatalf("acknowledged %d of %d received", acked.Stdout, len(received))
+	}
+	h2 := newRecorder()
+	e, err := second.Attach(t.Context(), "e1", acked, h2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := e.Wait(t.Context())
+	if err != nil || res.ExitCode != 3 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if got := received[:acked.Stdout] + h2.text(workbench.Stdout); got != want.String() || h2.text(workbench.Stderr) != "done" {
+		t.Fatalf("%d bytes, want %d; stderr %q", len(got), want.Len(), h2.text(workbench.Stderr))
+	}
+	if _, err := second.Attach(t.Context(), "e1", guestwire.Offsets{}, h2); !workbench.HasCode(err, workbench.CodeOffsetInvalid) {
+		t.Errorf("attach before what is kept: %v", err)
+	}
+	if err := second.Release(t.Context(), "e1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.Attach(t.Context(), "e1", guestwire.Offsets{}, h2); !workbench.HasCode(err, workbench.CodeNotFound) {
+		t.Errorf("attach after release: %v", err)
+	}
+}
+
+func TestCallsOfCode(t *testing.T) {
+	content := bytes.Repeat([]byte("0123456789"), 100_000)
+	g := &scriptedGuest{program: func(ctx context.Context, _ guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		reply, err := x.Call(ctx, "save", json.RawMessage(`{"path":"YQ=="}`), int64(len(content)), bytes.NewReader(content))
+		_, _ = x.Stdout.Write(reply)
+		if err != nil {
+			_, _ = x.Stderr.Write([]byte(err.Error()))
+		}
+		_, err = x.Call(ctx, "nope", json.RawMessage(`{}`), -1, nil)
+		_, _ = x.Stderr.Write([]byte(workbench.AsError(err).Hint))
+		return guestwire.ExecResult{}
+	}}
+	c := MustServe(t, g)()
+	MustBind(t, c)
+	h := newRecorder()
+	h.onCall = func(_ context.Context, call guestwire.BrokerCall) (json.RawMessage, error) {
+		if call.Op != "save" {
+			return nil, workbench.E(workbench.CodeNotBuilt, "no").WithHint("use save")
+		}
+		var args guestwire.SaveArgs
+		if err := json.Unmarshal(call.Args, &args); err != nil || args.Path != "a" {
+			t.Errorf("args: %v %q", err, args.Path)
+		}
+		got, err := io.ReadAll(call.Content)
+		if err != nil || !bytes.Equal(got, content) {
+			t.Errorf("content: %d bytes, %v", len(got), err)
+		}
+		return json.RawMessage(`{"id":"art_1"}`), nil
+	}
+	e, err := c.Exec(t.Context(), request("e1"), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h.text(workbench.Stdout) != `{"id":"art_1"}` || h.text(workbench.Stderr) != "use save" {
+		t.Errorf("%q %q", h.text(workbench.Stdout), h.text(workbench.Stderr))
+	}
+}
+
+func TestRefusedBeforeItStarted(t *testing.T) {
+	c := MustServe(t, &scriptedGuest{})()
+	r := request("e1")
+	if _, err := c.Exec(t.Context(), r, newRecorder()); !workbench.HasCode(err, workbench.CodeConflict) {
+		t.Errorf("unbound: %v", err)
+	}
+	MustBind(t, c)
+	r.Name = "refused"
+	if _, err := c.Exec(t.Context(), r, newRecorder()); !workbench.HasCode(err, workbench.CodeLanguageUnknown) {
+		t.Errorf("refused: %v", err)
+	}
+	r.Env = map[string]string{"WORKBENCH_TOKEN": "x"}
+	if _, err := c.Exec(t.Context(), r, newRecorder()); !workbench.HasCode(err, workbench.CodeInvalidRequest) {
+		t.Errorf("env: %v", err)
+	}
+}
+
+func TestDialRefusesSilenceAndOtherVersions(t *testing.T) {
+	t.Run("silence", func(t *testing.T) {
+		host, guest := net.Pipe()
+		var reading sync.WaitGroup
+		reading.Go(func() { _, _ = io.Copy(io.Discard, guest) })
+		_, err := guestwire.Dial(t.Context(), host, guestwire.Options{HelloTimeout: 50 * time.Millisecond})
+		if !workbench.HasCode(err, workbench.CodeSandboxLost) {
+			t.Errorf("%v", err)
+		}
+		guest.Close()
+		reading.Wait()
+	})
+	t.Run("another version", func(t *testing.T) {
+		host, guest := net.Pipe()
+		var reading sync.WaitGroup
+		reading.Go(func() { _, _ = io.Copy(io.Discard, guest) })
+		reading.Go(func() {
+			_, _ = guest.Write([]byte("noise before it\xffWORKBENCH-WIRE\n\x00\x00\x00\x0d\x01\x00\x00\x00\x00\x00\x00\x00{\"version\":9}"))
+		})
+		_, err := guestwire.Dial(t.Context(), host, guestwire.Options{})
+		if !workbench.HasCode(err, workbench.CodeGuestProtocol) || !strings.Contains(err.Error(), "version 9") {
+			t.Errorf("%v", err)
+		}
+		guest.Close()
+		reading.Wait()
+	})
+}

@@ -1,0 +1,331 @@
+package guestwire
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// Running is one exec in the guest.
+type Running struct {
+	Stdout, Stderr *Tail
+	id, group      string
+	s              *Server
+
+	startOnce sync.Once
+	started   chan struct{}
+	ended     chan struct{}
+	result    ExecResult // valid once ended
+	err       error      // likewise: it never started
+
+	mu     sync.Mutex
+	detach context.CancelCauseFunc // of the current attachment
+}
+
+// Started says that the program is about to run.
+func (x *Running) Started() { x.startOnce.Do(func() { close(x.started) }) }
+
+// drop gives up what is kept of the exec.
+func (x *Running) drop() {
+	x.Stdout.Drop()
+	x.Stderr.Drop()
+}
+
+// Call passes a call of code to the host and returns its reply. content, when
+// size is not negative, must give exactly size bytes. Codes: unavailable (no
+// host is connected, or it went away: whether it acted is unknown), and the
+// host's own.
+func (x *Running) Call(ctx context.Context, op string, args json.RawMessage, size int64, content io.Reader) (json.RawMessage, error) {
+	select {
+	case x.s.calls <- struct{}{}:
+		defer func() { <-x.s.calls }()
+	case <-ctx.Done():
+		return nil, workbench.E(workbench.CodeCancelled, "the run ended").Caused(context.Cause(ctx))
+	}
+	x.s.mu.Lock()
+	l := x.s.link
+	x.s.mu.Unlock()
+	if l == nil {
+		return nil, workbench.E(workbench.CodeUnavailable, "the server is not connected to this sandbox at the moment").WithHint("try again shortly")
+	}
+	var out []uint8
+	if size >= 0 {
+		out = []uint8{streamContent}
+	}
+	ch, err := l.request("call", callBody{Exec: x.id, Op: op, Args: args, Size: size}, nil, out, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() {
+		ch.giveUp(workbench.E(workbench.CodeCancelled, "the run ended"))
+	})()
+	if size >= 0 {
+		o := ch.out[streamContent].(*outbound)
+		n, err := io.CopyBuffer(onlyWriter{o}, io.LimitReader(content, size), make([]byte, MaxData))
+		if err == nil && n != size {
+			err = workbench.E(workbench.CodeConflict, "the file changed while it was read").WithHint("finish writing before you save")
+		}
+		if err == nil {
+			err = o.Close()
+		}
+		if err != nil && ch.ctx.Err() == nil {
+			ch.giveUp(err)
+		}
+	}
+	var reply json.RawMessage
+	if err := ch.wait(ctx, &reply); err != nil {
+		return nil, err
+	}
+	if len(reply) > MaxCallArgs {
+		return nil, workbench.E(workbench.CodeInternal, "the reply has %d bytes", len(reply))
+	}
+	return reply, nil
+}
+
+// exec starts an exec and follows it for the host that asked.
+func (s *Server) exec(ch *channel) (any, error) {
+	var b execBody
+	if err := parse(ch, &b); err != nil {
+		return nil, err
+	}
+	if b.SourceBytes < 0 || b.SourceBytes > MaxSource || b.StdinBytes < 0 || b.StdinBytes > MaxStdin {
+		return nil, workbench.E(workbench.CodeInvalidRequest, "code or input is too large")
+	}
+	r := ExecRequest{ID: b.ID, Group: b.Group, Argv: fromPaths(b.Argv), Language: b.Language, Name: b.Name, Args: fromPaths(b.Args),
+		Env: map[string]string{}, Dir: b.Dir, Timeout: time.Duration(b.TimeoutNs), Grace: time.Duration(b.GraceNs),
+		OutputBytes: b.OutputBytes, KeepGroup: b.KeepGroup}
+	for _, kv := range b.Env {
+		k, v, _ := strings.Cut(string(kv), "=")
+		r.Env[k] = v
+	}
+	var err error
+	if r.Source = b.Source; b.SourceBytes > 0 {
+		if r.Source, err = whole(ch.in[streamSource], b.SourceBytes); err != nil {
+			return nil, err
+		}
+	}
+	if r.Stdin = b.Stdin; b.StdinBytes > 0 {
+		if r.Stdin, err = whole(ch.in[streamStdin], b.StdinBytes); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.Check(); err != nil {
+		return nil, err
+	}
+	x, err := s.register(r)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-x.started:
+	case <-x.ended:
+		if x.err != nil {
+			return nil, x.err
+		}
+	case <-ch.ctx.Done():
+		return nil, context.Cause(ch.ctx)
+	}
+	return s.follow(ch, x, Offsets{})
+}
+
+// whole reads a stream of exactly so many bytes to its end.
+func whole(r io.Reader, size int64) ([]byte, error) {
+	var buf bytes.Buffer
+	buf.Grow(int(size))
+	if _, err := io.Copy(&buf, io.LimitReader(r, size+1)); err != nil {
+		return nil, err
+	}
+	if int64(buf.Len()) != size {
+		return nil, workbench.E(workbench.CodeInvalidRequest, "code or input has another length than announced")
+	}
+	return buf.Bytes(), nil
+}
+
+// register makes room for an exec and runs it.
+func (s *Server) register(r ExecRequest) (*Running, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bound == "" {
+		return nil, workbench.E(workbench.CodeConflict, "the sandbox is not bound to a session")
+	}
+	if s.ended {
+		return nil, workbench.E(workbench.CodeUnavailable, "the sandbox is ending")
+	}
+	if s.execs[r.ID] != nil {
+		return nil, workbench.E(workbench.CodeConflict, "an exec with this id exists")
+	}
+	for i := 0; len(s.execs) >= maxKept && i < len(s.order); {
+		if x := s.execs[s.order[i]]; x.hasEnded() {
+			s.forget(s.order[i])
+		} else {
+			i++
+		}
+	}
+	if len(s.execs) >= MaxExecs {
+		return nil, workbench.E(workbench.CodeCapacity, "too many execs at once in this sandbox")
+	}
+	x := &Running{Stdout: newTail(r.OutputBytes), Stderr: newTail(r.OutputBytes), id: r.ID, group: r.Group, s: s,
+		started: make(chan struct{}), ended: make(chan struct{})}
+	s.execs[r.ID] = x
+	s.work.Go(func() { s.runExec(r, x) })
+	s.order = append(s.order, r.ID)
+	return x, nil
+}
+
+// maxKept is how many execs are kept before ended ones are forgotten.
+const maxKept = 8
+
+// forget drops an exec. The caller holds mu.
+func (s *Server) forget(id string) {
+	x := s.execs[id]
+	if x == nil {
+		return
+	}
+	x.drop()
+	delete(s.execs, id)
+	for i, o := range s.order {
+		if o == id {
+			s.order = append(s.order[:i:i], s.order[i+1:]...)
+			return
+		}
+	}
+}
+
+func (x *Running) hasEnded() bool {
+	select {
+	case <-x.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// runExec runs the program and keeps its end.
+func (s *Server) runExec(r ExecRequest, x *Running) {
+	res, err := s.g.Exec(s.ctx, r, x)
+	x.Stdout.Close()
+	x.Stderr.Close()
+	begun := false
+	select {
+	case <-x.started:
+		begun = true
+	default:
+	}
+	if err != nil && !begun {
+		x.err = err
+		s.mu.Lock()
+		s.forget(r.ID)
+		s.mu.Unlock()
+		close(x.ended)
+		return
+	}
+	if err != nil {
+		res = ExecResult{ExitCode: -1, Reason: workbench.ReasonInfrastructure, Message: workbench.AsError(err).Detail}
+	}
+	res.Total.Stdout, res.Forwarded.Stdout = x.Stdout.Total()
+	res.Total.Stderr, res.Forwarded.Stderr = x.Stderr.Total()
+	if res.LimitsHit == nil {
+		res.LimitsHit = []string{}
+	}
+	x.result = res
+	x.Started()
+	close(x.ended)
+}
+
+// attach follows an exec for a host that comes back.
+func (s *Server) attach(ch *channel) (any, error) {
+	var b attachBody
+	if err := parse(ch, &b); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	x := s.execs[b.ID]
+	s.mu.Unlock()
+	if x == nil {
+		return nil, workbench.ErrNotFound("exec in this sandbox")
+	}
+	select {
+	case <-x.started:
+	case <-ch.ctx.Done():
+		return nil, context.Cause(ch.ctx)
+	}
+	return s.follow(ch, x, b.From)
+}
+
+// follow sends a running exec's output from the offsets on, and answers with
+// its end. It replaces whoever followed it before.
+func (s *Server) follow(ch *channel, x *Running, from Offsets) (any, error) {
+	x.mu.Lock()
+	if x.detach != nil {
+		x.detach(workbench.E(workbench.CodeConflict, "another connection took the exec over"))
+	}
+	x.detach = ch.cancel
+	x.mu.Unlock()
+
+	outs := map[uint8]*tailOut{streamStdout: {t: x.Stdout, sent: from.Stdout}, streamStderr: {t: x.Stderr, sent: from.Stderr}}
+	for stream, o := range outs {
+		if err := o.t.ackTo(o.sent); err != nil {
+			return nil, workbench.E(workbench.CodeOffsetInvalid, "the bytes at this offset are not kept any more").Caused(err)
+		}
+		ch.setOut(stream, o)
+	}
+	if err := ch.l.out.write(frameEvent, 0, ch.id, []byte(`"started"`), nil); err != nil {
+		return nil, err
+	}
+	var pumps sync.WaitGroup
+	errs := make([]error, streamCount)
+	for stream, o := range outs {
+		pumps.Go(func() { errs[stream] = o.pump(ch, stream) })
+	}
+	pumps.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	select {
+	case <-x.ended:
+		return x.result, nil
+	case <-ch.ctx.Done():
+		return nil, context.Cause(ch.ctx)
+	}
+}
+
+// setOut registers a sender after the channel began.
+func (ch *channel) setOut(stream uint8, a acknowledged) {
+	ch.l.mu.Lock()
+	defer ch.l.mu.Unlock()
+	ch.out[stream] = a
+}
+
+func (s *Server) release(ch *channel) (any, error) {
+	var r signalBody
+	if err := parse(ch, &r); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.execs[r.ID]; x != nil {
+		if !x.hasEnded() {
+			return nil, workbench.E(workbench.CodeConflict, "the exec has not ended")
+		}
+		s.forget(r.ID)
+	}
+	return nil, nil
+}
+
+func (s *Server) listExecs(*channel) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]ExecInfo, 0, len(s.order))
+	for _, id := range s.order {
+		x := s.execs[id]
+		list = append(list, ExecInfo{ID: id, Group: x.group, Ended: x.hasEnded(), Acked: Offsets{Stdout: x.Stdout.acked(), Stderr: x.Stderr.acked()}})
+	}
+	return list, nil
+}
