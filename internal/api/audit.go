@@ -1,0 +1,91 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// audit records an action and how it ended, and every refusal: a missing or
+// wrong key, a right not held, a thing not found or not the caller's.
+func (s *Server) audit(c *call) {
+	e := workbench.AsError(c.err)
+	refused := e != nil && (e.Code == workbench.CodeUnauthenticated || e.Code == workbench.CodeForbidden || e.Code == workbench.CodeNotFound)
+	if c.route.Public || c.route.Action == "" && !refused {
+		return
+	}
+	entry := workbench.AuditEntry{
+		ID: workbench.NewID(workbench.KindAudit), At: s.o.Clock().UTC(),
+		ProjectID: c.p.ProjectID, TenantID: c.p.TenantID, UserID: c.p.UserID, KeyID: c.p.KeyID,
+		Action: c.route.Action, Target: c.target, Outcome: "ok", Address: clientAddress(c.r), RequestID: c.requestID,
+	}
+	if entry.Action == "" {
+		entry.Action = c.route.ID
+	}
+	if e != nil {
+		entry.Outcome = string(e.Code)
+	}
+	if refused {
+		write, suppressed := s.refusals.allow(c.p.KeyID != "")
+		if !write {
+			return
+		}
+		if suppressed > 0 {
+			c.note("suppressed", suppressed)
+		}
+	}
+	if len(c.notes) > 0 {
+		entry.Detail, _ = json.Marshal(c.notes) // plain values always marshal
+	}
+	// The record is written even if the client is gone already.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
+	defer cancel()
+	if err := s.o.Audit.Audit(ctx, entry); err != nil {
+		s.log.Error("audit entry not written", "action", entry.Action, "target", entry.Target, "outcome", entry.Outcome, "requestId", c.requestID, "err", err)
+	}
+}
+
+// refusals keeps a flood of refused requests from filling the database: one
+// row a second, 100 at once, for callers with a key and for those without. What
+// was left out is counted and told in the next row.
+type refusals struct {
+	mu      sync.Mutex
+	now     func() time.Time
+	buckets [2]bucket // without a key, with one
+}
+
+type bucket struct {
+	tokens     float64
+	at         time.Time
+	suppressed int64
+}
+
+const refusalBurst = 100
+
+func newRefusals(now func() time.Time) *refusals {
+	start := now()
+	return &refusals{now: now, buckets: [2]bucket{{tokens: refusalBurst, at: start}, {tokens: refusalBurst, at: start}}}
+}
+
+// allow says whether to write a row now, and how many were left out before.
+func (r *refusals) allow(known bool) (write bool, suppressed int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := &r.buckets[0]
+	if known {
+		b = &r.buckets[1]
+	}
+	now := r.now()
+	b.tokens = min(refusalBurst, b.tokens+max(0, now.Sub(b.at).Seconds()))
+	b.at = now
+	if b.tokens < 1 {
+		b.suppressed++
+		return false, 0
+	}
+	b.tokens--
+	suppressed, b.suppressed = b.suppressed, 0
+	return true, suppressed
+}

@@ -1,0 +1,244 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"sort"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/validation"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// Bounds of a JSON body.
+const (
+	MaxJSONBody  = 4 << 20 // bytes
+	maxJSONDepth = 32      // nested arrays and objects
+)
+
+// bodySchema checks and decodes bodies of one type.
+type bodySchema struct {
+	registry huma.Registry
+	schema   *huma.Schema
+	typ      reflect.Type // of the body, not a pointer
+	optional bool         // an absent body is {}
+}
+
+// read takes the body of r: capped, valid UTF-8, strict JSON, checked against
+// the schema. It returns a pointer to the body's type. Codes:
+// unsupported_media_type, body_too_large, unknown_field, limit_out_of_range,
+// invalid_request.
+func (b *bodySchema) read(w *reply, r *http.Request) (any, error) {
+	raw, err := readCapped(w, r)
+	if err != nil {
+		return nil, err
+	}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		if !b.optional {
+			return nil, invalid("", "the request needs a JSON body").WithHint("send a JSON object with Content-Type: application/json")
+		}
+		raw = []byte("{}")
+	} else if err := mustBeJSON(r.Header.Get("Content-Type")); err != nil {
+		return nil, err
+	}
+	tree, err := parseStrict(raw)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.validate(tree); err != nil {
+		return nil, err
+	}
+	body := reflect.New(b.typ).Interface()
+	if err := json.Unmarshal(raw, body); err != nil {
+		return nil, decodeError(err)
+	}
+	return body, nil
+}
+
+func readCapped(w *reply, r *http.Request) ([]byte, error) {
+	tooLarge := workbench.E(workbench.CodeBodyTooLarge, "the body is larger than %d bytes", MaxJSONBody).
+		WithHint("upload big inputs as retained files and select them by id")
+	if r.ContentLength > MaxJSONBody {
+		return nil, tooLarge
+	}
+	w.readDeadline(bodyTimeout)
+	defer w.readDeadline(0)
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxJSONBody))
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		return nil, tooLarge
+	case err != nil:
+		return nil, workbench.E(workbench.CodeInvalidRequest, "the body could not be read to its end").
+			WithHint("send it again").Caused(err)
+	}
+	return raw, nil
+}
+
+func mustBeJSON(contentType string) error {
+	mediaType, params, err := mime.ParseMediaType(contentType)
+	charset := strings.ToLower(params["charset"])
+	if err == nil && mediaType == "application/json" && (charset == "" || charset == "utf-8") {
+		return nil
+	}
+	return workbench.E(workbench.CodeUnsupportedMedia, "this route takes a JSON body in UTF-8").WithField("Content-Type").
+		WithHint("send Content-Type: application/json")
+}
+
+// parseStrict parses one JSON object: no name twice in an object, bounded
+// nesting, nothing behind it. Numbers are float64, as huma's validator expects.
+func parseStrict(raw []byte) (any, error) {
+	if !utf8.Valid(raw) {
+		return nil, invalid("", "the body is not valid UTF-8").WithHint("send binary data as a retained file")
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	tree, err := parseValue(d, 0, "")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, invalid("", "the body holds more than one JSON value")
+	}
+	if _, ok := tree.(map[string]any); !ok {
+		return nil, invalid("", "the body must be a JSON object")
+	}
+	return tree, nil
+}
+
+func parseValue(d *json.Decoder, depth int, path string) (any, error) {
+	token, err := d.Token()
+	if err != nil {
+		return nil, invalid("", "the body is not valid JSON (byte %d)", d.InputOffset())
+	}
+	open, ok := token.(json.Delim)
+	if !ok {
+		return token, nil
+	}
+	if depth == maxJSONDepth {
+		return nil, invalid(path, "the body is nested deeper than %d", maxJSONDepth)
+	}
+	var value any
+	if open == '[' {
+		value, err = parseArray(d, depth, path)
+	} else {
+		value, err = parseObject(d, depth, path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != nil { // the closing bracket
+		return nil, invalid("", "the body is not valid JSON (byte %d)", d.InputOffset())
+	}
+	return value, nil
+}
+
+func parseArray(d *json.Decoder, depth int, path string) (any, error) {
+	list := []any{}
+	for d.More() {
+		v, err := parseValue(d, depth+1, path)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, v)
+	}
+	return list, nil
+}
+
+func parseObject(d *json.Decoder, depth int, path string) (any, error) {
+	object := map[string]any{}
+	for d.More() {
+		token, err := d.Token()
+		name, ok := token.(string)
+		if err != nil || !ok {
+			return nil, invalid("", "the body is not valid JSON (byte %d)", d.InputOffset())
+		}
+		at := fieldName(name)
+		if path != "" {
+			at = path + "." + at
+		}
+		if _, twice := object[name]; twice {
+			return nil, invalid(at, "the body names a field twice")
+		}
+		if object[name], err = parseValue(d, depth+1, at); err != nil {
+			return nil, err
+		}
+	}
+	return object, nil
+}
+
+func (b *bodySchema) validate(tree any) error {
+	var result huma.ValidateResult
+	huma.Validate(b.registry, b.schema, huma.NewPathBuffer(nil, 0), huma.ModeWriteToServer, tree, &result)
+	return validationError(result.Errors)
+}
+
+// validationError makes one error of huma's list: the first one by field,
+// unknown fields before all others. Values are left out; messages hold only
+// what the schema says.
+func validationError(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	found := make([]*workbench.Error, 0, len(errs))
+	for _, err := range errs {
+		var d *huma.ErrorDetail
+		if errors.As(err, &d) {
+			found = append(found, detailError(d))
+		}
+	}
+	sort.SliceStable(found, func(i, j int) bool {
+		a, b := found[i], found[j]
+		if (a.Code == workbench.CodeUnknownField) != (b.Code == workbench.CodeUnknownField) {
+			return a.Code == workbench.CodeUnknownField
+		}
+		return a.Field < b.Field
+	})
+	if len(found) == 0 {
+		return invalid("", "the request does not have the right form")
+	}
+	return found[0]
+}
+
+var requiredPrefix, requiredSuffix, _ = strings.Cut(validation.MsgExpectedRequiredProperty, "%s")
+
+func detailError(d *huma.ErrorDetail) *workbench.Error {
+	field := fieldName(d.Location)
+	if name, ok := strings.CutPrefix(d.Message, requiredPrefix); ok {
+		name = strings.TrimSuffix(name, requiredSuffix)
+		if field != "" {
+			name = field + "." + name
+		}
+		return invalid(name, "%s is required", name)
+	}
+	switch {
+	case d.Message == validation.MsgUnexpectedProperty:
+		return workbench.E(workbench.CodeUnknownField, "the request has an unknown field %s", strconv.Quote(field)).WithField(field).
+			WithHint("remove it, or check its spelling against /openapi.json")
+	case strings.HasPrefix(d.Message, "expected number >") || strings.HasPrefix(d.Message, "expected number <"):
+		return workbench.E(workbench.CodeLimitOutOfRange, "%s: %s", field, d.Message).WithField(field)
+	}
+	return invalid(field, "%s: %s", field, d.Message)
+}
+
+// decodeError is for what the schema let through: numbers that do not fit.
+func decodeError(err error) error {
+	var typeError *json.UnmarshalTypeError
+	if errors.As(err, &typeError) {
+		field := fieldName(typeError.Field)
+		if strings.HasPrefix(typeError.Value, "number") {
+			return workbench.E(workbench.CodeLimitOutOfRange, "%s does not fit a 64-bit integer", field).WithField(field).Caused(err)
+		}
+		return invalid(field, "%s has the wrong type", field).Caused(err)
+	}
+	return invalid("", "the body does not have the right form").Caused(fmt.Errorf("decode: %w", err))
+}

@@ -1,0 +1,26 @@
+package api
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// Bounds of a connection, so that a slow or silent client holds little.
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 32 << 10
+	// bodyTimeout bounds the reading of a JSON body; an upload may be slow but
+	// not silent, see progressBody.
+	bodyTimeout = 30 * time.Second
+)
+
+// HTTPServer wraps a handler in a server with bounds on headers and idle
+// connections. Bodies and answers have deadlines of their own.
+func HTTPServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}

@@ -1,0 +1,81 @@
+package api
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/identity"
+)
+
+// Engine is the life of sessions and runs. All errors are *workbench.Error.
+type Engine interface {
+	CreateSession(ctx context.Context, p workbench.Principal, r workbench.CreateSession) (workbench.Session, error)
+	Session(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error)
+	ListSessions(ctx context.Context, p workbench.Principal, f workbench.SessionFilter, page workbench.Page) (workbench.List[workbench.Session], error)
+	Configure(ctx context.Context, p workbench.Principal, id string, r workbench.ConfigureSession) (workbench.Session, error)
+	Revisions(ctx context.Context, p workbench.Principal, id string, page workbench.Page) (workbench.List[workbench.Revision], error)
+	Restart(ctx context.Context, p workbench.Principal, id string, r workbench.RestartSession) (workbench.Session, error)
+	Close(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error)
+
+	Submit(ctx context.Context, p workbench.Principal, r workbench.SubmitRun) (workbench.Submitted, error)
+	Receipt(ctx context.Context, p workbench.Principal, runID string, wait time.Duration) (workbench.Receipt, error)
+	ListRuns(ctx context.Context, p workbench.Principal, f workbench.RunFilter, page workbench.Page) (workbench.List[workbench.Run], error)
+	CancelRun(ctx context.Context, p workbench.Principal, id string) (workbench.Run, error)
+	Events(ctx context.Context, p workbench.Principal, runID string, after int64, yield func(workbench.LogEntry) error) error
+	Output(ctx context.Context, p workbench.Principal, runID string, q workbench.OutputQuery) (workbench.OutputPage, error)
+	RunFiles(ctx context.Context, p workbench.Principal, runID string, page workbench.Page) (workbench.List[workbench.ChangedFile], error)
+	RunFile(ctx context.Context, p workbench.Principal, runID, path string) (workbench.ChangedFile, io.ReadSeekCloser, error)
+
+	Sizes(ctx context.Context) []workbench.Size
+	Ready(ctx context.Context) error
+}
+
+// Artifacts is the service of retained files. Open is the one download gate.
+type Artifacts interface {
+	Upload(ctx context.Context, p workbench.Principal, sessionID string, r UploadRequest, content io.Reader) (workbench.Artifact, error)
+	List(ctx context.Context, p workbench.Principal, sessionID string, page workbench.Page) (workbench.List[workbench.Artifact], error)
+	Get(ctx context.Context, p workbench.Principal, id string) (workbench.Artifact, error)
+	Open(ctx context.Context, p workbench.Principal, id string) (workbench.Artifact, io.ReadSeekCloser, error)
+	Delete(ctx context.Context, p workbench.Principal, id string) (workbench.Artifact, error)
+}
+
+// Identity authenticates requests and manages keys.
+type Identity interface {
+	Authenticate(ctx context.Context, bearer, tenantName, endUserName, groupName, address, requestID string) (workbench.Principal, error)
+	CreateKey(ctx context.Context, p workbench.Principal, r identity.KeyRequest) (workbench.Key, string, error)
+	ListKeys(ctx context.Context, p workbench.Principal, page workbench.Page) (workbench.List[workbench.Key], error)
+	RevokeKey(ctx context.Context, p workbench.Principal, id string) (workbench.Key, error)
+}
+
+// Audit is the append-only record of who did what.
+type Audit interface {
+	Audit(ctx context.Context, e workbench.AuditEntry) error
+	ListAudit(ctx context.Context, p workbench.Principal, f AuditFilter, page workbench.Page) (workbench.List[workbench.AuditEntry], error)
+}
+
+// AuditFilter narrows a list of audit rows. Zero fields do not filter.
+type AuditFilter struct {
+	TenantID string
+	UserID   string
+	KeyID    string
+	Action   string
+	Target   string
+	Since    time.Time
+	Until    time.Time
+}
+
+// Metrics is what the face counts.
+type Metrics interface {
+	Request(route, method string, status int, took time.Duration, in, out int64)
+	Streams(delta int) // long polls and event streams that are open
+}
+
+// UploadRequest describes a file that is uploaded.
+type UploadRequest struct {
+	Name     string // empty: the last element of Path
+	Path     string // empty: Name
+	MimeType string // as declared; may be empty
+	Size     int64  // -1: unknown
+}

@@ -1,0 +1,144 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+const requestIDHeader = "Workbench-Request-Id"
+
+var saneRequestID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$`)
+
+// requestID is the client's own id when it is fit to be logged, else a new one.
+func requestID(sent string) string {
+	if saneRequestID.MatchString(sent) {
+		return sent
+	}
+	return workbench.NewID(workbench.KindRequest)
+}
+
+// writeTimeout is how long one write to a client may take: a reader that takes
+// nothing for so long is let go.
+const writeTimeout = 30 * time.Second
+
+// reply counts what is sent, and gives every write a deadline.
+type reply struct {
+	http.ResponseWriter
+	requestID string
+	route     string
+	keyID     string
+	status    int
+	bytes     int64
+	err       error // what went wrong, for the log
+}
+
+// Unwrap serves http.ResponseController.
+func (w *reply) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader sends the status once.
+func (w *reply) WriteHeader(status int) {
+	if w.status != 0 {
+		return
+	}
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		w.status = status
+	}
+	w.deadline()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *reply) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	w.deadline()
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// deadline moves the connection's write deadline. A writer without one, as in
+// a recorder, has no slow client either.
+func (w *reply) deadline() {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
+}
+
+func (w *reply) flush() error {
+	err := http.NewResponseController(w.ResponseWriter).Flush()
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
+}
+
+func (w *reply) fail(err error) {
+	if w.err == nil {
+		w.err = err
+	}
+}
+
+// countedBody counts what was read of a request.
+type countedBody struct {
+	io.ReadCloser
+	n int64
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n += int64(n)
+	return n, err
+}
+
+// logRequest writes one line a request: never a query, a body or a header,
+// which may hold what is the user's.
+func (s *Server) logRequest(r *http.Request, w *reply, took time.Duration) {
+	attrs := []slog.Attr{
+		slog.String("method", method(r.Method)), slog.String("route", w.route), slog.Int("status", w.status),
+		slog.Duration("took", took), slog.Int64("bytes", w.bytes), slog.String("requestId", w.requestID),
+	}
+	if w.keyID != "" {
+		attrs = append(attrs, slog.String("key", w.keyID))
+	}
+	level := slog.LevelDebug
+	if w.err != nil {
+		e := workbench.AsError(w.err)
+		attrs = append(attrs, slog.String("code", string(e.Code)))
+		if workbench.ClassOf(e.Code).HTTP >= 500 && e.Code != workbench.CodeNotBuilt {
+			level = slog.LevelError
+			attrs = append(attrs, slog.String("err", e.Error()))
+		}
+	}
+	s.log.LogAttrs(context.WithoutCancel(r.Context()), level, "request", attrs...)
+}
+
+// method is a known method's name: the text of an unknown one is the client's.
+func method(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return m
+	}
+	return "other"
+}
+
+type noMetrics struct{}
+
+func (noMetrics) Request(string, string, int, time.Duration, int64, int64) {}
+func (noMetrics) Streams(int)                                              {}
+
+// readDeadline bounds the reading of the body from now; 0 lifts the bound. It
+// must be lifted before the handler waits: the connection is read meanwhile, to
+// see the client go.
+func (w *reply) readDeadline(d time.Duration) {
+	var at time.Time
+	if d > 0 {
+		at = time.Now().Add(d)
+	}
+	_ = http.NewResponseController(w.ResponseWriter).SetReadDeadline(at)
+}

@@ -1,0 +1,188 @@
+package api
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// The request bodies. Field tags are the schema that a body is checked
+// against before it is decoded; what depends on the session's limits is
+// checked by the engine.
+
+// CreateSessionRequest is the body of POST /v1/workbench/sessions.
+type CreateSessionRequest struct {
+	Kind        workbench.SessionKind `json:"kind,omitempty" doc:"personal acts as its owner, business binds one end user; default by the kind of key"`
+	Agent       string                `json:"agent,omitempty" maxLength:"200" doc:"descriptive label; grants nothing"`
+	Labels      map[string]string     `json:"labels,omitempty" maxProperties:"32" doc:"free labels to find sessions by; keys and values of at most 128 bytes"`
+	Tools       []ToolInput           `json:"tools,omitempty" maxItems:"128" doc:"tools the code may call, at exact versions"`
+	Connections []string              `json:"connections,omitempty" maxItems:"128" doc:"connection aliases the code may use"`
+	Limits      *LimitsInput          `json:"limits,omitempty" doc:"lowers limits of the size; never raises them"`
+	Size        string                `json:"size,omitempty" maxLength:"64" doc:"a size of GET /v1/workbench/runtime-tiers; default standard"`
+	SandboxSize string                `json:"sandboxSize,omitempty" maxLength:"64" doc:"another name of size"`
+	Image       string                `json:"image,omitempty" maxLength:"128" doc:"name or id of an image; default the server's"`
+	TTLMs       *int64                `json:"ttlMs,omitempty" doc:"how long the session lives; default 24 h, at most 8 days"`
+}
+
+// LimitsInput lowers limits of a session. What is left out stays the size's.
+type LimitsInput struct {
+	MemoryBytes       *int64 `json:"memoryBytes,omitempty"`
+	WorkspaceBytes    *int64 `json:"workspaceBytes,omitempty"`
+	Tasks             *int   `json:"tasks,omitempty" doc:"processes and threads of user code"`
+	TimeoutMs         *int64 `json:"timeoutMs,omitempty" doc:"default wall time of a run"`
+	MaxTimeoutMs      *int64 `json:"maxTimeoutMs,omitempty" doc:"longest wall time a run may ask for"`
+	OutputBytes       *int64 `json:"outputBytes,omitempty" doc:"captured per stream"`
+	FileBytes         *int64 `json:"fileBytes,omitempty" doc:"per retained file"`
+	SessionFilesBytes *int64 `json:"sessionFilesBytes,omitempty"`
+	SessionFiles      *int   `json:"sessionFiles,omitempty"`
+	ToolCalls         *int   `json:"toolCalls,omitempty" doc:"governed tool calls per run"`
+}
+
+func (l *LimitsInput) request() *workbench.LimitsRequest {
+	if l == nil {
+		return nil
+	}
+	r := workbench.LimitsRequest(*l)
+	return &r
+}
+
+// ConfigureRequest is the body of POST …/configure: a new revision. What is
+// left out stays as it is.
+type ConfigureRequest struct {
+	Agent                  *string            `json:"agent,omitempty" maxLength:"200"`
+	Labels                 *map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"replaces all labels"`
+	Tools                  *[]ToolInput       `json:"tools,omitempty" maxItems:"128" doc:"replaces the allowlist"`
+	Connections            *[]string          `json:"connections,omitempty" maxItems:"128" doc:"replaces the aliases"`
+	Limits                 *LimitsInput       `json:"limits,omitempty" doc:"lowers limits of the size"`
+	ExpectedCurrentVersion *int64             `json:"expectedCurrentVersion,omitempty" minimum:"1" doc:"the revision the caller believes to be current; another one answers 412. If-Match says the same"`
+}
+
+// RestartRequest is the body of POST …/restart.
+type RestartRequest struct {
+	ArtifactIDs  []SelectInput `json:"artifactIds,omitempty" maxItems:"100" doc:"retained files to restore into the new workspace; nothing else is"`
+	CancelActive bool          `json:"cancelActive,omitempty" doc:"cancel runs that are not terminal first, instead of answering 409"`
+}
+
+// EmptyRequest is the body of an action without settings. It may be left out.
+type EmptyRequest struct{}
+
+// RunOptions are the settings that every way to submit code shares.
+type RunOptions struct {
+	Args           []string          `json:"args,omitempty" maxItems:"1024" doc:"arguments of the program"`
+	Env            map[string]string `json:"env,omitempty" maxProperties:"256" doc:"environment variables; sealed like the code, never logged"`
+	Stdin          string            `json:"stdin,omitempty" doc:"standard input; at its end without it"`
+	TimeoutMs      *int64            `json:"timeoutMs,omitempty" doc:"wall time; default and ceiling are the session's limits"`
+	OutputBytes    *int64            `json:"outputBytes,omitempty" doc:"captured per stream; the rest goes to a retained file"`
+	ArtifactIDs    []SelectInput     `json:"artifactIds,omitempty" maxItems:"100" doc:"retained files to put into the workspace first"`
+	Keep           []string          `json:"keep,omitempty" maxItems:"64" doc:"globs of files to retain after the run"`
+	IdempotencyKey string            `json:"idempotencyKey,omitempty" maxLength:"255" doc:"the same key and request give the same run; the header Idempotency-Key says the same"`
+
+	ContextID      *string        `json:"contextId,omitempty" doc:"not built yet: stateful contexts"`
+	Background     *bool          `json:"background,omitempty" doc:"not built yet: background runs; false is accepted"`
+	AfterExecution map[string]any `json:"afterExecution,omitempty" doc:"not built yet: saved waits"`
+	ReusableRun    map[string]any `json:"reusableRun,omitempty" doc:"not built yet: reusable runs; {\"mode\": \"off\"} is accepted"`
+}
+
+// SubmitRunRequest is the body of POST …/sessions/{id}/runs.
+type SubmitRunRequest struct {
+	Language workbench.Language `json:"language"`
+	Code     string             `json:"code" minLength:"1" doc:"the source"`
+	RunOptions
+}
+
+// RunCodeRequest is the body of POST /v1/workbench/run_code.
+type RunCodeRequest struct {
+	SessionID string             `json:"sessionId"`
+	Language  workbench.Language `json:"language"`
+	Code      string             `json:"code" minLength:"1" doc:"the source"`
+	RunOptions
+}
+
+// BashRequest is the body of POST /v1/workbench/bash. It equals run_code with
+// the language bash.
+type BashRequest struct {
+	SessionID string `json:"sessionId"`
+	Command   string `json:"command" minLength:"1" doc:"a Bash script"`
+	RunOptions
+}
+
+// CreateKeyRequest is the body of POST /v1/workbench/keys.
+type CreateKeyRequest struct {
+	Kind      workbench.KeyKind `json:"kind" doc:"direct binds one tenant and user, embedded acts for whom the client names, admin manages"`
+	Name      string            `json:"name,omitempty" maxLength:"128" doc:"for people"`
+	Tenant    string            `json:"tenant,omitempty" maxLength:"128" doc:"direct keys: the tenant's name; a new one is created"`
+	User      string            `json:"user,omitempty" maxLength:"128" doc:"direct keys: the user's name; a new one is created"`
+	Tenants   []string          `json:"tenants,omitempty" maxItems:"256" doc:"embedded keys: the tenant names the key is limited to; empty means any"`
+	Scopes    []workbench.Scope `json:"scopes,omitempty" maxItems:"4" doc:"default execute and read; admin keys manage and read"`
+	SessionID string            `json:"sessionId,omitempty" doc:"narrows the key to one session"`
+	Contents  bool              `json:"contents,omitempty" doc:"admin keys: may also read code, output and files"`
+	ExpiresAt *time.Time        `json:"expiresAt,omitempty"`
+}
+
+// ToolInput is a tool at an exact version: {"name", "version"} or
+// "name@version".
+type ToolInput struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+// toolObject is ToolInput as an object: it has no methods.
+type toolObject struct {
+	Name    string `json:"name" minLength:"1" maxLength:"128"`
+	Version string `json:"version" minLength:"1" maxLength:"64"`
+}
+
+// UnmarshalJSON takes either form; the schema was checked before.
+func (t *ToolInput) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		var s string
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+		t.Name, t.Version, _ = strings.Cut(s, "@")
+		return nil
+	}
+	return json.Unmarshal(b, (*toolObject)(t))
+}
+
+// Schema describes both forms.
+func (ToolInput) Schema(r huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeString, Pattern: `^[^@\s]{1,128}@[^@\s]{1,64}$`, PatternDescription: "name@version"},
+		refTo[toolObject](r, "Tool"),
+	}}
+}
+
+// SelectInput is a retained file to put into a workspace: its id, or
+// {"id", "path"}.
+type SelectInput struct {
+	ID   string `json:"id"`
+	Path string `json:"path,omitempty"`
+}
+
+type selectObject struct {
+	ID   string `json:"id" maxLength:"64"`
+	Path string `json:"path,omitempty" maxLength:"1024" doc:"where it goes in the workspace; default the file's name"`
+}
+
+// UnmarshalJSON takes either form; the schema was checked before.
+func (s *SelectInput) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, &s.ID)
+	}
+	return json.Unmarshal(b, (*selectObject)(s))
+}
+
+// Schema describes both forms.
+func (SelectInput) Schema(r huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeString, MaxLength: ptr(64), Description: "artifact id"},
+		refTo[selectObject](r, "ArtifactSelection"),
+	}}
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,120 @@
+package api
+
+import (
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/workbenchdev/workbench"
+)
+
+const schemaPrefix = "#/components/schemas/"
+
+// Lists are never null here, and a field's name is exactly its name. huma keeps
+// both as package variables; nothing else in the module uses huma.
+func init() {
+	huma.DefaultArrayNullable = false
+	huma.ValidateStrictCasing = true
+}
+
+// newRegistry makes a registry that knows the closed lists of the domain.
+func newRegistry() huma.Registry {
+	r := huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer)
+	alias[workbench.Status, statusSchema](r)
+	alias[workbench.Reason, reasonSchema](r)
+	alias[workbench.Language, languageSchema](r)
+	alias[workbench.Lane, laneSchema](r)
+	alias[workbench.Stream, streamSchema](r)
+	alias[workbench.Encoding, encodingSchema](r)
+	alias[workbench.SessionKind, sessionKindSchema](r)
+	alias[workbench.SessionState, sessionStateSchema](r)
+	alias[workbench.KeyKind, keyKindSchema](r)
+	alias[workbench.Scope, scopeSchema](r)
+	alias[workbench.ArtifactOrigin, originSchema](r)
+	alias[workbench.Change, changeSchema](r)
+	alias[workbench.LogKind, logKindSchema](r)
+	alias[workbench.Code, codeSchema](r)
+	return r
+}
+
+func alias[T, Schema any](r huma.Registry) {
+	r.RegisterTypeAlias(reflect.TypeFor[T](), reflect.TypeFor[Schema]())
+}
+
+// refTo registers T under its name and returns a reference to it.
+func refTo[T any](r huma.Registry, name string) *huma.Schema {
+	if _, ok := r.Map()[name]; !ok {
+		s := huma.SchemaFromType(r, reflect.TypeFor[T]())
+		r.Map()[name] = s
+	}
+	return &huma.Schema{Ref: schemaPrefix + name}
+}
+
+func enum[T ~string](values ...T) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString}
+	for _, v := range values {
+		s.Enum = append(s.Enum, string(v))
+	}
+	s.PrecomputeMessages()
+	return s
+}
+
+type (
+	statusSchema       struct{}
+	reasonSchema       struct{}
+	languageSchema     struct{}
+	laneSchema         struct{}
+	streamSchema       struct{}
+	encodingSchema     struct{}
+	sessionKindSchema  struct{}
+	sessionStateSchema struct{}
+	keyKindSchema      struct{}
+	scopeSchema        struct{}
+	originSchema       struct{}
+	changeSchema       struct{}
+	logKindSchema      struct{}
+	codeSchema         struct{}
+)
+
+func (statusSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.Statuses()...) }
+func (reasonSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.Reasons()...) }
+func (languageSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.Languages()...)
+}
+func (laneSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.LaneForeground, workbench.LaneBackground)
+}
+func (streamSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.Stdout, workbench.Stderr)
+}
+func (encodingSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.EncodingUTF8, workbench.EncodingBase64)
+}
+func (sessionKindSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.SessionPersonal, workbench.SessionBusiness)
+}
+func (sessionStateSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.SessionActive, workbench.SessionClosed, workbench.SessionExpired)
+}
+func (keyKindSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.KeyDirect, workbench.KeyEmbedded, workbench.KeyAdmin)
+}
+func (scopeSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.ScopeExecute, workbench.ScopeRead, workbench.ScopeApprove, workbench.ScopeManage)
+}
+func (originSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.OriginUpload, workbench.OriginSave, workbench.OriginKeep, workbench.OriginOverflow, workbench.OriginResult)
+}
+func (changeSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.ChangeAdded, workbench.ChangeModified, workbench.ChangeRemoved)
+}
+func (logKindSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.LogStatus, workbench.LogOutput, workbench.LogResult, workbench.LogFile, workbench.LogTerminal)
+}
+func (codeSchema) Schema(huma.Registry) *huma.Schema {
+	var codes []workbench.Code
+	for _, c := range workbench.ErrorTable() {
+		codes = append(codes, c.Code)
+	}
+	return enum(codes...)
+}
