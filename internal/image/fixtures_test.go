@@ -29,9 +29,11 @@ type entry struct {
 	size int64 // stated size if not the body's; the archive then ends there
 }
 
-func file(name, body string) entry   { return entry{name: name, mode: 0o644, body: body} }
-func folder(name string) entry       { return entry{name: name, kind: tar.TypeDir, mode: 0o755} }
-func symlink(name, to string) entry  { return entry{name: name, kind: tar.TypeSymlink, mode: 0o777, link: to} }
+func file(name, body string) entry { return entry{name: name, mode: 0o644, body: body} }
+func folder(name string) entry     { return entry{name: name, kind: tar.TypeDir, mode: 0o755} }
+func symlink(name, to string) entry {
+	return entry{name: name, kind: tar.TypeSymlink, mode: 0o777, link: to}
+}
 func hardlink(name, to string) entry { return entry{name: name, kind: tar.TypeLink, link: to} }
 func program(name string) entry      { return entry{name: name, mode: 0o755, body: "#!program " + name} }
 
