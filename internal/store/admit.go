@@ -61,6 +61,11 @@ func (t *tx) admit(p workbench.Principal, a Admission) (workbench.Run, bool, err
 		return workbench.Run{}, false, workbench.E(workbench.CodeQueueFull, "%d runs wait in this session already", queued).
 			WithHint("wait until some have ended, or cancel some")
 	}
+	if a.Check != nil {
+		if err := a.Check(); err != nil {
+			return workbench.Run{}, false, err
+		}
+	}
 	run, err := t.insertRun(s, a)
 	return run, false, err
 }

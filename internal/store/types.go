@@ -20,7 +20,8 @@ type Admission struct {
 	QueueLimit         int // most queued runs in the session; 0: no limit
 	// Check, when not nil, is asked inside the transaction once the key is known
 	// to be new (or absent): what must hold for a new job but not for a repeat
-	// of an old one. Its error is returned and nothing is admitted.
+	// of an old one. Its error is returned and nothing is admitted. It must not
+	// call the store: on SQLite this transaction holds the one writer.
 	Check func() error
 }
 
