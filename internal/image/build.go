@@ -154,6 +154,9 @@ func (s *Store) admit(ctx context.Context, home, name string, m Image, progress 
 	if err := writeDescription(home, m); err != nil {
 		return Image{}, err
 	}
+	if err := os.Chmod(home, 0o755); err != nil {
+		return Image{}, diskError("write the image", err)
+	}
 	if err := syncFolder(home); err != nil {
 		return Image{}, diskError("write the image", err)
 	}

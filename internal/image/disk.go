@@ -104,6 +104,15 @@ func (s *Store) workspace(ctx context.Context, progress ProgressFunc) (dir strin
 	}, nil
 }
 
+// makeOpenFolder makes a folder that everyone may search, whatever the umask. One
+// that is there stays as it is, for its owner may have a reason.
+func makeOpenFolder(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	return errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755))
+}
+
 func clearFolder(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

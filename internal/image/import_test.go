@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/image"
@@ -110,6 +111,23 @@ func TestImportRootArchive(t *testing.T) {
 			"1 set-user-id or set-group-id bits removed|1 owners beyond id 65535 changed to nobody"
 		if got := strings.Join(m.Notes, "|"); got != want {
 			t.Errorf("notes %q, want %q", got, want)
+		}
+	})
+
+	t.Run("the umask of the process does not show", func(t *testing.T) {
+		entries := smallRoot(file("no/folder/entries/file", ""))
+		open := MustImport(t, MustOpen(t, t.TempDir()), entries...)
+		old := unix.Umask(0o077)
+		defer unix.Umask(old)
+		dir := filepath.Join(t.TempDir(), "images")
+		closed := MustImport(t, MustOpen(t, dir), entries...)
+		if open.ID != closed.ID {
+			t.Errorf("ids differ: %s %s", open.ID, closed.ID)
+		}
+		for _, path := range []string{dir, filepath.Dir(closed.Root), closed.Root, filepath.Join(closed.Root, "no/folder")} {
+			if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o755 {
+				t.Errorf("%s: %v %v", path, st.Mode(), err)
+			}
 		}
 	})
 

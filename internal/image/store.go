@@ -51,7 +51,7 @@ func Open(dir string) (*Store, error) {
 		return nil, fmt.Errorf("image: %w", err)
 	}
 	for _, d := range []string{dir, filepath.Join(dir, "names"), filepath.Join(dir, "tmp")} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
+		if err := makeOpenFolder(d); err != nil {
 			return nil, diskError("create the image folder", err)
 		}
 	}

@@ -372,12 +372,17 @@ func (u *unpacker) place(name string) (string, error) {
 	if parent == u.lastParent {
 		return path.Join(u.lastResolved, base), nil
 	}
-	resolved, err := resolveIn(u.root, parent+"/.", func(missing string) error { return u.root.Mkdir(missing, 0o755) })
+	resolved, err := resolveIn(u.root, parent+"/.", u.makeFolder)
 	if err != nil {
 		return "", err
 	}
 	u.lastParent, u.lastResolved = parent, resolved
 	return path.Join(resolved, base), nil
+}
+
+// makeFolder makes a folder that no entry describes (yet), whatever the umask.
+func (u *unpacker) makeFolder(at string) error {
+	return errors.Join(u.root.Mkdir(at, 0o755), u.root.Chmod(at, 0o755))
 }
 
 // layerRecord is what one layer wrote: whiteouts spare it.
