@@ -59,3 +59,14 @@ type SessionFilter struct {
 	Since time.Time
 	Until time.Time
 }
+
+// AuditFilter narrows a list of audit rows. Zero fields do not filter.
+type AuditFilter struct {
+	TenantID string
+	UserID   string
+	KeyID    string
+	Action   string
+	Target   string
+	Since    time.Time
+	Until    time.Time
+}

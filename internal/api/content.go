@@ -169,4 +169,3 @@ func encodeExtended(s string) string {
 	}
 	return b.String()
 }
-

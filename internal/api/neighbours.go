@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"io"
+	"net/http"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -52,22 +53,12 @@ type Identity interface {
 // Audit is the append-only record of who did what.
 type Audit interface {
 	Audit(ctx context.Context, e workbench.AuditEntry) error
-	ListAudit(ctx context.Context, p workbench.Principal, f AuditFilter, page workbench.Page) (workbench.List[workbench.AuditEntry], error)
+	ListAudit(ctx context.Context, p workbench.Principal, f workbench.AuditFilter, page workbench.Page) (workbench.List[workbench.AuditEntry], error)
 }
 
-// AuditFilter narrows a list of audit rows. Zero fields do not filter.
-type AuditFilter struct {
-	TenantID string
-	UserID   string
-	KeyID    string
-	Action   string
-	Target   string
-	Since    time.Time
-	Until    time.Time
-}
-
-// Metrics is what the face counts.
+// Metrics is what the face counts, and serves at /metrics.
 type Metrics interface {
+	http.Handler
 	Request(route, method string, status int, took time.Duration, in, out int64)
 	Streams(delta int) // long polls and event streams that are open
 }

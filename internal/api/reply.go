@@ -131,6 +131,9 @@ type noMetrics struct{}
 
 func (noMetrics) Request(string, string, int, time.Duration, int64, int64) {}
 func (noMetrics) Streams(int)                                              {}
+func (noMetrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+}
 
 // readDeadline bounds the reading of the body from now; 0 lifts the bound. It
 // must be lifted before the handler waits: the connection is read meanwhile, to

@@ -75,7 +75,7 @@ func revokeKey(c *call) error {
 }
 
 func listAudit(c *call) error {
-	list, err := c.s.o.Audit.ListAudit(c.ctx, c.p, AuditFilter{
+	list, err := c.s.o.Audit.ListAudit(c.ctx, c.p, workbench.AuditFilter{
 		TenantID: c.q.text("tenant"), UserID: c.q.text("user"), KeyID: c.q.text("key"), Action: c.q.text("action"),
 		Target: c.q.text("target"), Since: c.q.time("since"), Until: c.q.time("until"),
 	}, c.q.page())

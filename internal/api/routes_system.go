@@ -51,7 +51,7 @@ func ready(c *call) error {
 }
 
 func metrics(c *call) error {
-	c.s.o.MetricsHandler.ServeHTTP(c.w, c.r)
+	c.s.o.Metrics.ServeHTTP(c.w, c.r)
 	return nil
 }
 

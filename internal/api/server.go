@@ -26,10 +26,9 @@ type Options struct {
 	Identity  Identity
 	Audit     Audit
 
-	Metrics        Metrics          // default: counts nothing
-	MetricsHandler http.Handler     // default: empty
-	Log            *slog.Logger     // default: discards
-	Clock          func() time.Time // default time.Now
+	Metrics Metrics          // default: counts nothing
+	Log     *slog.Logger     // default: discards
+	Clock   func() time.Time // default time.Now
 
 	Heartbeat      time.Duration // of event streams; default 10 s, at most 15 s
 	StreamsPerKey  int           // long polls and event streams open at once; default 64
@@ -59,11 +58,6 @@ func New(o Options) *Server {
 	}
 	if o.Metrics == nil {
 		o.Metrics = noMetrics{}
-	}
-	if o.MetricsHandler == nil {
-		o.MetricsHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		})
 	}
 	if o.Heartbeat <= 0 || o.Heartbeat > maxHeartbeat {
 		o.Heartbeat = defaultHeartbeat
@@ -155,7 +149,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.panicked(rw, v)
 		}
 		took := s.o.Clock().Sub(start)
-		s.o.Metrics.Request(rw.route, r.Method, rw.status, took, counted.n, rw.bytes)
+		s.o.Metrics.Request(rw.route, method(r.Method), rw.status, took, counted.n, rw.bytes)
 		s.logRequest(r, rw, took)
 	}()
 	if _, pattern := s.mux.Handler(r); pattern == "" || path.Clean(r.URL.Path) != r.URL.Path {

@@ -66,7 +66,9 @@ func New(store Store, clock func() time.Time) *Service {
 func (s *Service) Authenticate(ctx context.Context, bearer, tenantName, endUserName, groupName, address, requestID string) (workbench.Principal, error) {
 	key, err := s.keyOf(ctx, bearer)
 	if err != nil {
-		return workbench.Principal{}, err
+		// Whose dead key it was is for the audit trail; such a principal has no
+		// scope.
+		return workbench.Principal{ProjectID: key.ProjectID, KeyID: key.ID, RequestID: requestID, Address: address}, err
 	}
 	p := workbench.Principal{
 		ProjectID: key.ProjectID, KeyID: key.ID, KeyKind: key.Kind, Scopes: key.Scopes,
@@ -96,7 +98,8 @@ func (s *Service) Authenticate(ctx context.Context, bearer, tenantName, endUserN
 	return p, err
 }
 
-// keyOf finds a live key by its secret.
+// keyOf finds a live key by its secret. A key that is revoked or expired is
+// returned beside the error.
 func (s *Service) keyOf(ctx context.Context, bearer string) (workbench.Key, error) {
 	if !wellFormedSecret(bearer) {
 		return workbench.Key{}, errUnauthenticated()
@@ -113,7 +116,7 @@ func (s *Service) keyOf(ctx context.Context, bearer string) (workbench.Key, erro
 	live := subtle.ConstantTimeCompare(key.SecretHash, sum[:]) == 1 &&
 		key.RevokedAt == nil && (key.ExpiresAt == nil || now.Before(*key.ExpiresAt))
 	if !live {
-		return workbench.Key{}, errUnauthenticated()
+		return key, errUnauthenticated()
 	}
 	if key.LastUsedAt == nil || now.Sub(*key.LastUsedAt) >= touchEvery {
 		if err := s.store.TouchKey(ctx, key.ID, now); err != nil {

@@ -261,3 +261,20 @@ func (s *Service) Bootstrap(ctx context.Context) (secret string, created bool, e
 	_, secret, err = s.CreateKey(ctx, workbench.SystemPrincipal(), KeyRequest{Kind: workbench.KeyAdmin, Name: "first admin key"})
 	return secret, err == nil, err
 }
+
+// The user a process acts as when it embeds the server, and how long its key
+// is valid.
+const (
+	localName   = "local"
+	localKeyTTL = 24 * time.Hour
+)
+
+// LocalKey makes a key for the user "local" of the tenant "local", for the
+// process that embeds the server.
+func (s *Service) LocalKey(ctx context.Context) (string, error) {
+	ends := s.now().Add(localKeyTTL)
+	_, secret, err := s.CreateKey(ctx, workbench.SystemPrincipal(), KeyRequest{
+		Kind: workbench.KeyDirect, Name: "embedded process", Tenant: localName, User: localName, ExpiresAt: &ends,
+	})
+	return secret, err
+}

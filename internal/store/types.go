@@ -92,16 +92,8 @@ type Engine struct {
 	Seen       time.Time // last heartbeat, by the database's clock
 }
 
-// AuditFilter narrows a list of audit rows. Zero fields do not filter.
-type AuditFilter struct {
-	TenantID string
-	UserID   string
-	KeyID    string
-	Action   string
-	Target   string
-	Since    time.Time
-	Until    time.Time
-}
+// AuditFilter narrows a list of audit rows.
+type AuditFilter = workbench.AuditFilter
 
 // SessionBlobOwner is the owner of the blob references of a session's commits.
 func SessionBlobOwner(sessionID string) string { return "session:" + sessionID }

@@ -1,0 +1,94 @@
+package telemetry
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Metrics counts for the server as a whole, in a registry of its own, and
+// serves itself in the Prometheus text format. No label names a project,
+// tenant, user, session or key, and every label has few values.
+type Metrics struct {
+	http.Handler
+
+	requests  *prometheus.CounterVec
+	latency   *prometheus.HistogramVec
+	bytesIn   prometheus.Counter
+	bytesOut  prometheus.Counter
+	streams   prometheus.Gauge
+	runs      *prometheus.CounterVec
+	queued    prometheus.Histogram
+	ran       *prometheus.HistogramVec
+	starts    *prometheus.CounterVec
+	startTime *prometheus.HistogramVec
+	sandboxes prometheus.Gauge
+	running   prometheus.Gauge
+}
+
+// NewMetrics makes the metrics.
+func NewMetrics() *Metrics {
+	const ns = "workbench"
+	fast := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	long := []float64{.005, .025, .1, .5, 1, 5, 15, 30, 60, 180, 600, 3600}
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "http_requests_total",
+			Help: "Requests answered, by route pattern, method and status."}, []string{"route", "method", "status"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "http_request_seconds",
+			Help: "From the first byte of a request to the end of its answer. Long polls and streams last as long as they are held.", Buckets: fast}, []string{"route"}),
+		bytesIn:  prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "http_received_bytes_total", Help: "Bytes of request bodies read."}),
+		bytesOut: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "http_sent_bytes_total", Help: "Bytes of answers written."}),
+		streams:  prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "http_held_requests", Help: "Long polls and event streams open now."}),
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "runs_total",
+			Help: "Runs that ended, by language and status."}, []string{"language", "status"}),
+		queued: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Name: "run_queue_seconds",
+			Help: "From admission to dispatch.", Buckets: fast}),
+		ran: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "run_seconds",
+			Help: "Wall time of user code, by language.", Buckets: long}, []string{"language"}),
+		starts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "sandbox_starts_total",
+			Help: "Sandboxes started, by outcome."}, []string{"outcome"}),
+		startTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "sandbox_start_seconds",
+			Help: "How long a sandbox took to start, by outcome.", Buckets: fast}, []string{"outcome"}),
+		sandboxes: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "sandboxes", Help: "Sandboxes alive now."}),
+		running:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "runs_running", Help: "Runs that execute now."}),
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m.requests, m.latency, m.bytesIn, m.bytesOut, m.streams, m.runs, m.queued, m.ran, m.starts, m.startTime,
+		m.sandboxes, m.running, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.Handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return m
+}
+
+// Request counts one answered request. route is a pattern, never a path.
+func (m *Metrics) Request(route, method string, status int, took time.Duration, in, out int64) {
+	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
+	m.latency.WithLabelValues(route).Observe(took.Seconds())
+	m.bytesIn.Add(float64(in))
+	m.bytesOut.Add(float64(out))
+}
+
+// Streams counts long polls and event streams as they open and end.
+func (m *Metrics) Streams(delta int) { m.streams.Add(float64(delta)) }
+
+// RunEnded counts a run that reached a terminal status.
+func (m *Metrics) RunEnded(language, status string, queued, ran time.Duration) {
+	m.runs.WithLabelValues(language, status).Inc()
+	m.queued.Observe(queued.Seconds())
+	m.ran.WithLabelValues(language).Observe(ran.Seconds())
+}
+
+// SandboxStarted counts the start of a sandbox; outcome is ok or an error code.
+func (m *Metrics) SandboxStarted(outcome string, took time.Duration) {
+	m.starts.WithLabelValues(outcome).Inc()
+	m.startTime.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
+// Live sets how many sandboxes are alive and how many runs execute.
+func (m *Metrics) Live(sandboxes, running int) {
+	m.sandboxes.Set(float64(sandboxes))
+	m.running.Set(float64(running))
+}
