@@ -28,7 +28,9 @@ type ownerOrder struct {
 		Instance, Binary, Guest string
 	}
 	Class sandbox.Class
-	Stay  bool // the guest does not leave when its input ends
+	// Standin: the guest is the stand-in, which says hello first. Stay: it does
+	// not leave when its input ends.
+	Standin, Stay bool
 }
 
 func ownerProcess() {
@@ -46,8 +48,10 @@ func ownerProcess() {
 		panic(err)
 	}
 	r := bufio.NewReader(s.Stream())
-	if _, err := r.ReadString('\n'); err != nil {
-		panic(err)
+	if order.Standin {
+		if _, err := r.ReadString('\n'); err != nil {
+			panic(err)
+		}
 	}
 	if order.Stay {
 		fmt.Fprintln(s.Stream(), "stay")
@@ -63,9 +67,12 @@ func ownerProcess() {
 // returns the sandbox's id.
 func MustCrashedOwner(t testing.TB, o oci.Options, c sandbox.Class, stay bool) string {
 	t.Helper()
-	var order ownerOrder
+	return crashedOwner(t, o, ownerOrder{Class: c, Standin: true, Stay: stay})
+}
+
+func crashedOwner(t testing.TB, o oci.Options, order ownerOrder) string {
+	t.Helper()
 	order.Options.Kind, order.Options.Instance, order.Options.Binary, order.Options.Guest = o.Kind, o.Instance, o.Binary, o.Guest
-	order.Class, order.Stay = c, stay
 	raw, err := json.Marshal(order)
 	if err != nil {
 		t.Fatal(err)

@@ -86,8 +86,8 @@ func ownDirectory(path string) error {
 	return nil
 }
 
-// checkReachable refuses a path that a mapped, unprivileged user could not
-// walk to. runc prepares the root as that user.
+// checkReachable refuses a path that an unprivileged user could not walk to,
+// such as the one that runc prepares a root as.
 func checkReachable(path string) error {
 	for dir := path; ; dir = filepath.Dir(dir) {
 		info, err := os.Stat(dir)
@@ -95,8 +95,8 @@ func checkReachable(path string) error {
 			return err
 		}
 		if info.Mode().Perm()&0o001 == 0 {
-			return workbench.E(workbench.CodeRuntimeUnavailable, "a directory above the image's root is closed to the sandbox's user").
-				WithHint("runc needs search permission on every directory above an image: chmod o+x").
+			return workbench.E(workbench.CodeRuntimeUnavailable, "a directory is closed to the user that sandboxes run as").
+				WithHint("every directory above an image needs search permission for others: chmod o+x").
 				Caused(fmt.Errorf("%s has mode %o", dir, info.Mode().Perm()))
 		}
 		if dir == "/" {
