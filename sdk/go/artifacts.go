@@ -75,14 +75,11 @@ func (c *Client) ReadSessionArtifact(ctx context.Context, artifactID string) ([]
 	return b.Bytes(), err
 }
 
-// DeleteSessionArtifact deletes a retained file. It is never repeated by
-// itself; deleting a deleted file answers artifact_deleted.
-func (c *Client) DeleteSessionArtifact(ctx context.Context, artifactID string) error {
-	res, err := c.do(ctx, call{method: http.MethodDelete, path: "/artifacts/" + seg(artifactID)})
-	if err != nil {
-		return err
-	}
-	return res.Body.Close()
+// DeleteSessionArtifact deletes a retained file and returns what it was.
+// Deleting twice changes nothing. It is never repeated by itself.
+func (c *Client) DeleteSessionArtifact(ctx context.Context, artifactID string) (workbench.Artifact, error) {
+	out, _, err := decode[workbench.Artifact](ctx, c, call{method: http.MethodDelete, path: "/artifacts/" + seg(artifactID)})
+	return out, err
 }
 
 // download copies a body to w and asks for the rest when it breaks off. The

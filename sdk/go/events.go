@@ -115,6 +115,9 @@ func (c *Client) follow(ctx context.Context, runID string, after *int64, yield f
 		return false, err
 	}
 	defer res.Body.Close()
+	if res.StatusCode == http.StatusNoContent {
+		return true, nil // the last event seen was the terminal one
+	}
 	// The server sends something at least every 15 s; a connection that is
 	// silent for much longer is dead, whatever the network says.
 	quiet := time.AfterFunc(maxSilence, cancel)

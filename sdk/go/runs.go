@@ -123,8 +123,8 @@ func (c *Client) Output(ctx context.Context, runID string, o workbench.OutputQue
 }
 
 // RunFiles pages what a run changed in its workspace, in order of path.
-func (c *Client) RunFiles(ctx context.Context, runID string, page workbench.Page) (SessionList[workbench.ChangedFile], error) {
-	return get[SessionList[workbench.ChangedFile]](ctx, c, "/runs/"+seg(runID)+"/files", pageQuery(page))
+func (c *Client) RunFiles(ctx context.Context, runID string, page workbench.Page) (workbench.List[workbench.ChangedFile], error) {
+	return get[workbench.List[workbench.ChangedFile]](ctx, c, "/runs/"+seg(runID)+"/files", pageQuery(page))
 }
 
 // DownloadRunFile writes a file as the run left it to w and returns how many
