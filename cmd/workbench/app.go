@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/terminal"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+// app is one invocation: its streams and the settings every command shares.
+type app struct {
+	in       *os.File
+	out, err io.Writer
+	outTTY   bool
+	errTTY   bool
+
+	connection connection
+	json       bool
+}
+
+func newApp(in, out, errOut *os.File) *app {
+	return &app{
+		in: in, out: out, err: errOut,
+		outTTY: term.IsTerminal(int(out.Fd())), errTTY: term.IsTerminal(int(errOut.Fd())),
+	}
+}
+
+// run executes one command line and returns the exit status.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.rootCommand()
+	root.SetArgs(args)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	return a.report(root.ExecuteContext(ctx))
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "workbench",
+		Short: "Run code for an agent, or for yourself, in a sandbox",
+		Long: "Workbench runs Python, JavaScript, TypeScript and Bash in sandboxes, keeps the files they save, and serves a REST API that does the same.\n\n" +
+			"Commands speak to the server named by --server or WORKBENCH_SERVER. Where none is named they start an engine of their own in this process.",
+		SilenceUsage: true, SilenceErrors: true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	group(root)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError(c, "%v", err) })
+	a.connection.flags(root.PersistentFlags())
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
+	root.AddCommand(a.serveCommand(), a.runCommand(), a.sessionCommand(), a.artifactCommand(), a.runsCommand(), a.sizesCommand(),
+		a.keyCommand(), a.imageCommand(), a.doctorCommand(), a.versionCommand())
+	return root
+}
+
+// group makes c a command that only holds others.
+func group(c *cobra.Command) *cobra.Command {
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageError(c, "there is no command %q", c.CommandPath()+" "+terminal.Line(args[0]))
+		}
+		return nil
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	return c
+}
+
+// exactly is the argument check of a command with n arguments.
+func exactly(n int) cobra.PositionalArgs { return between(n, n) }
+
+func between(low, high int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < low || len(args) > high {
+			return usageError(c, "it is used as: %s", c.UseLine())
+		}
+		return nil
+	}
+}
+
+// usageError is a command line that cannot be understood.
+func usageError(c *cobra.Command, format string, args ...any) error {
+	return workbench.E(workbench.CodeInvalidRequest, format, args...).WithHint("%s --help", c.CommandPath())
+}
+
+// exitError ends the process with a status and without a message: what there
+// is to say has been said.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// report tells the person what went wrong and returns the exit status.
+func (a *app) report(err error) int {
+	if err == nil {
+		return 0
+	}
+	var exit exitError
+	if errors.As(err, &exit) {
+		return int(exit)
+	}
+	var coded *workbench.Error
+	if !errors.As(err, &coded) {
+		fmt.Fprintf(a.err, "workbench: %s\n", terminal.Line(err.Error()))
+		return workbench.ExitFailure
+	}
+	var answer *sdk.Error
+	requestID := ""
+	if errors.As(err, &answer) {
+		requestID = answer.RequestID
+	}
+	if a.json {
+		class := workbench.ClassOf(coded.Code)
+		_ = a.encode(a.err, map[string]any{"error": map[string]any{
+			"code": coded.Code, "detail": coded.Detail, "hint": coded.Hint, "field": coded.Field, "requestId": requestID, "retryable": class.Retryable, "exit": class.Exit,
+		}})
+		return class.Exit
+	}
+	fmt.Fprintf(a.err, "workbench: %s\n", terminal.Line(coded.Detail))
+	if cause := localCause(coded, answer); cause != "" {
+		fmt.Fprintf(a.err, "  because: %s\n", terminal.Line(cause))
+	}
+	if coded.Hint != "" {
+		fmt.Fprintf(a.err, "hint: %s\n", terminal.Line(coded.Hint))
+	}
+	tag := string(coded.Code)
+	if requestID != "" {
+		tag += ", request " + requestID
+	}
+	fmt.Fprintf(a.err, "(%s)\n", terminal.Line(tag))
+	return workbench.ClassOf(coded.Code).Exit
+}
+
+// localCause is the private cause of an error that arose in this process,
+// where the person at the terminal is the operator.
+func localCause(e *workbench.Error, answer *sdk.Error) string {
+	if answer != nil || e.Unwrap() == nil {
+		return ""
+	}
+	return strings.TrimSpace(e.Unwrap().Error())
+}
+
+// encode prints v as indented JSON that no terminal acts on.
+func (a *app) encode(w io.Writer, v any) error {
+	raw, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(terminal.JSON(raw), '\n'))
+	return err
+}
+
+// print shows v as JSON where that was asked for, else as human says.
+func (a *app) print(v any, human func() error) error {
+	if a.json {
+		return a.encode(a.out, v)
+	}
+	return human()
+}
+
+// note tells the person something that is not the command's result.
+func (a *app) note(format string, args ...any) {
+	fmt.Fprintf(a.err, "workbench: %s\n", terminal.Line(fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/outdir"
+	"github.com/workbenchdev/workbench/internal/terminal"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+func (a *app) artifactCommand() *cobra.Command {
+	var l local
+	c := group(&cobra.Command{Use: "artifact", Aliases: []string{"artifacts"}, Short: "Upload, list, download and delete retained files"})
+	l.flags(c.PersistentFlags(), localData())
+	c.AddCommand(a.artifactUpload(&l), a.artifactList(&l), a.artifactShow(&l), a.artifactDownload(&l), a.artifactDelete(&l))
+	return c
+}
+
+func (a *app) artifactUpload(l *local) *cobra.Command {
+	var u sdk.Upload
+	c := &cobra.Command{
+		Use: "upload SESSION FILE", Short: "Retain a file in a session and print its id", Args: exactly(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			f, err := os.Open(args[1])
+			if err != nil {
+				return workbench.E(workbench.CodeInvalidRequest, "the file cannot be read: %s", args[1]).Caused(err)
+			}
+			defer f.Close()
+			st, err := f.Stat()
+			if err != nil {
+				return err
+			}
+			if !st.Mode().IsRegular() {
+				return workbench.E(workbench.CodeInvalidRequest, "not a regular file: %s", args[1])
+			}
+			u.Size = st.Size()
+			if u.Name == "" {
+				u.Name = filepath.Base(args[1])
+			}
+			if u.MimeType == "" {
+				u.MimeType = mimeOf(u.Name)
+			}
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				kept, err := client.UploadSessionArtifact(ctx, args[0], u, f)
+				if err != nil {
+					return err
+				}
+				return a.print(kept, func() error { return a.created(kept.ID, func() error { return a.showArtifact(kept) }) })
+			})
+		},
+	}
+	c.Flags().StringVar(&u.Name, "name", "", "download name; default the file's")
+	c.Flags().StringVar(&u.Path, "path", "", "where it goes in a workspace; default its name")
+	c.Flags().StringVar(&u.MimeType, "type", "", "media type; default guessed from the name")
+	return c
+}
+
+func (a *app) artifactList(l *local) *cobra.Command {
+	var p paging
+	c := &cobra.Command{
+		Use: "list SESSION", Short: "List a session's retained files", Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				list, err := client.ListSessionArtifacts(ctx, args[0], p.page())
+				if err != nil {
+					return err
+				}
+				a.more(list.NextCursor)
+				return a.print(list, func() error {
+					rows := make([][]string, 0, len(list.Items))
+					for _, f := range list.Items {
+						rows = append(rows, []string{f.ID, f.Path, a.bytes(f.Size), string(f.Origin), f.MimeType, a.when(f.CreatedAt), a.when(f.ExpiresAt)})
+					}
+					return a.table([]string{"FILE", "PATH", "SIZE", "ORIGIN", "TYPE", "CREATED", "EXPIRES"}, rows)
+				})
+			})
+		},
+	}
+	p.flags(c.Flags())
+	return c
+}
+
+func (a *app) artifactShow(l *local) *cobra.Command {
+	return &cobra.Command{
+		Use: "show FILE-ID", Short: "Show a retained file's metadata", Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				f, err := client.SessionArtifact(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(f, func() error { return a.showArtifact(f) })
+			})
+		},
+	}
+}
+
+func (a *app) showArtifact(f workbench.Artifact) error {
+	return a.fields("file", f.ID, "name", f.Name, "path", f.Path, "size", a.bytes(f.Size), "type", f.MimeType, "sha256", f.SHA256, "origin", string(f.Origin),
+		"session", f.SessionID, "run", f.RunID, "created", a.when(f.CreatedAt), "expires", a.when(f.ExpiresAt), "deleted", a.whenever(f.DeletedAt), "preview", f.Preview)
+}
+
+func (a *app) artifactDownload(l *local) *cobra.Command {
+	var to string
+	c := &cobra.Command{
+		Use: "download FILE-ID", Short: "Download a retained file", Args: exactly(1),
+		Long: "Writes the file to --output, or to standard output for --output -. Without it the file goes into the current directory under its own name, unless something there has that name already.",
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				fill := func(w io.Writer) error {
+					_, err := client.DownloadSessionArtifact(ctx, args[0], w)
+					return err
+				}
+				if to == "-" {
+					return a.toStdout(fill)
+				}
+				place := to
+				if place == "" {
+					f, err := client.SessionArtifact(ctx, args[0])
+					if err != nil {
+						return err
+					}
+					place = path.Base(f.Name)
+					if _, err := os.Lstat(place); err == nil {
+						return workbench.E(workbench.CodePathConflict, "there is already something named %s here", place).WithHint("name another place with --output")
+					}
+				}
+				dir, err := outdir.Open(filepath.Dir(place))
+				if err != nil {
+					return err
+				}
+				defer dir.Close()
+				if err := dir.Write(filepath.Base(place), fill); err != nil {
+					return err
+				}
+				return a.print(map[string]string{"path": place}, func() error { return a.created(place, func() error { a.note("wrote %s", place); return nil }) })
+			})
+		},
+	}
+	c.Flags().StringVarP(&to, "output", "o", "", "file to write, or - for standard output")
+	return c
+}
+
+// toStdout writes contents out: exact bytes, or harmless text on a terminal.
+func (a *app) toStdout(fill func(io.Writer) error) error {
+	if !a.outTTY {
+		return fill(a.out)
+	}
+	w := terminal.NewWriter(a.out)
+	if err := fill(w); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+func (a *app) artifactDelete(l *local) *cobra.Command {
+	return &cobra.Command{
+		Use: "delete FILE-ID", Short: "Delete a retained file", Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				f, err := client.DeleteSessionArtifact(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(f, func() error {
+					return a.created(f.ID, func() error { a.note("deleted %s (%s)", f.ID, f.Path); return nil })
+				})
+			})
+		},
+	}
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/server"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+// connection says which server a command speaks to and as whom.
+// A flag wins over the environment, the environment over the default.
+type connection struct {
+	server  string
+	keyFile string
+	tenant  string
+	endUser string
+	group   string
+}
+
+func (c *connection) flags(f *pflag.FlagSet) {
+	f.StringVar(&c.server, "server", os.Getenv("WORKBENCH_SERVER"), "address of a server; none: an engine in this process [WORKBENCH_SERVER]")
+	f.StringVar(&c.keyFile, "key-file", os.Getenv("WORKBENCH_KEY_FILE"), "file with the API key; or set WORKBENCH_KEY [WORKBENCH_KEY_FILE]")
+	f.StringVar(&c.tenant, "tenant", os.Getenv("WORKBENCH_TENANT"), "for an embedded key: the tenant to act for [WORKBENCH_TENANT]")
+	f.StringVar(&c.endUser, "end-user", os.Getenv("WORKBENCH_END_USER"), "for an embedded key: the end user to act for [WORKBENCH_END_USER]")
+	f.StringVar(&c.group, "group", os.Getenv("WORKBENCH_GROUP"), "for an embedded key: the end user's group [WORKBENCH_GROUP]")
+}
+
+// remote reports whether a server is named.
+func (c *connection) remote() bool { return c.server != "" }
+
+// key is the API key for a named server: from the file that a flag or the
+// environment names, else from the environment.
+func (c *connection) key() (string, error) {
+	if c.keyFile == "" {
+		if k := strings.TrimSpace(os.Getenv("WORKBENCH_KEY")); k != "" {
+			return k, nil
+		}
+		return "", workbench.E(workbench.CodeUnauthenticated, "no API key for the server").
+			WithHint("put it into a file and name that with --key-file, or set WORKBENCH_KEY")
+	}
+	f, err := os.Open(c.keyFile)
+	if err != nil {
+		return "", workbench.E(workbench.CodeUnauthenticated, "the key file cannot be read").Caused(err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return "", workbench.E(workbench.CodeUnauthenticated, "the key file cannot be read").Caused(err)
+	}
+	k := strings.TrimSpace(string(raw))
+	if k == "" || strings.ContainsAny(k, " \t\r\n") {
+		return "", workbench.E(workbench.CodeUnauthenticated, "the key file does not hold one key").WithHint("it holds the key and nothing else")
+	}
+	return k, nil
+}
+
+// client is an open way to a server. Close it.
+type client struct {
+	*sdk.Client
+	close func(context.Context) error
+}
+
+// Close ends the embedded engine, if there is one. It gets its own time: the
+// command's context may have ended, and sandboxes must not stay.
+func (c *client) Close() error {
+	if c.close == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return c.close(ctx)
+}
+
+// closing closes c and joins its error to the command's.
+func closing(c *client, err *error) { *err = errors.Join(*err, c.Close()) }
+
+// connect opens the named server or, where none is named, an engine of this
+// process.
+func (a *app) connect(ctx context.Context, l *local) (*client, error) {
+	if a.connection.remote() {
+		return a.connectRemote()
+	}
+	if a.connection.tenant != "" || a.connection.endUser != "" || a.connection.group != "" {
+		return nil, workbench.E(workbench.CodeInvalidRequest, "--tenant, --end-user and --group are for a named server").WithHint("name it with --server")
+	}
+	s, err := l.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	key, err := s.LocalKey(ctx)
+	if err != nil {
+		return nil, errors.Join(err, s.Close(ctx))
+	}
+	return embed(s, key)
+}
+
+func (a *app) connectRemote() (*client, error) {
+	key, err := a.connection.key()
+	if err != nil {
+		return nil, err
+	}
+	c, err := sdk.New(sdk.Options{
+		BaseURL: a.connection.server, Key: key, UserAgent: "workbench-cli",
+		Tenant: a.connection.tenant, EndUser: a.connection.endUser, Group: a.connection.group,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &client{Client: c}, nil
+}
+
+// embed speaks to a server of this process, through the same handler.
+func embed(s embedded, key string) (*client, error) {
+	transport := sdk.NewInProcess(s.Handler())
+	c, err := sdk.New(sdk.Options{BaseURL: "http://in-process", Key: key, UserAgent: "workbench-cli", HTTP: &http.Client{Transport: transport}})
+	if err != nil {
+		return nil, err
+	}
+	return &client{Client: c, close: func(ctx context.Context) error {
+		err := s.Close(ctx)
+		transport.Wait()
+		return err
+	}}, nil
+}
+
+// embedded is a server of this process.
+type embedded interface {
+	Handler() http.Handler
+	Close(ctx context.Context) error
+}
+
+// local are the settings of an engine in this process.
+type local struct {
+	options serverOptions
+	// shared means that --data was not given: if another command uses the
+	// usual directory, a sibling of it will do.
+	shared  bool
+	verbose bool
+	set     *pflag.FlagSet
+}
+
+// maxSiblings bounds the directories that commands make when they run side by
+// side without --data.
+const maxSiblings = 64
+
+// flags adds the settings that commands with an embedded engine share.
+func (l *local) flags(f *pflag.FlagSet, data string) {
+	l.set = f
+	o := &l.options
+	f.StringVar(&o.DataDir, "data", envOr("WORKBENCH_DATA", data), "data directory of the engine in this process [WORKBENCH_DATA]")
+	f.StringVar(&o.Images, "images", envOr("WORKBENCH_IMAGES", filepath.Join(home(), "images")), "folder of sandbox images [WORKBENCH_IMAGES]")
+	f.StringVar(&o.Driver, "driver", envOr("WORKBENCH_DRIVER", "runsc"), "runtime: runsc (gVisor, for hostile code) or runc [WORKBENCH_DRIVER]")
+	f.StringVar(&o.Runsc, "runsc", "", "runsc to use instead of the embedded one")
+	f.StringVar(&o.Runc, "runc", "", "runc to use instead of the embedded one")
+	f.StringVar(&o.MasterKey, "master-key-file", "", "file with the master key; default: made in the data directory")
+	f.BoolVar(&l.verbose, "verbose", false, "log what the engine does to stderr")
+}
+
+// open starts the engine.
+func (l *local) open(ctx context.Context) (*server.Server, error) {
+	o := l.options
+	if l.verbose {
+		o.Log = operatorLog(os.Stderr)
+	}
+	given := l.set != nil && l.set.Changed("data") || os.Getenv("WORKBENCH_DATA") != ""
+	if given || !l.shared {
+		return openServer(ctx, o)
+	}
+	for n := 1; ; n++ {
+		if n > 1 {
+			o.DataDir = fmt.Sprintf("%s-%d", l.options.DataDir, n)
+		}
+		s, err := openServer(ctx, o)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || n == maxSiblings {
+			return s, err
+		}
+	}
+}
+
+func envOr(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// home is where Workbench keeps things unless told otherwise.
+func home() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/workbench"
+	}
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "workbench")
+	}
+	if dir, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(dir, ".local", "share", "workbench")
+	}
+	return "workbench-data"
+}
+
+// localData is the data directory of commands that embed an engine; the
+// server's own is the folder above it.
+func localData() string { return filepath.Join(home(), "local") }

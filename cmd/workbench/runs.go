@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/terminal"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+func (a *app) runsCommand() *cobra.Command {
+	var l local
+	c := group(&cobra.Command{Use: "runs", Short: "List, read, follow and cancel runs"})
+	l.flags(c.PersistentFlags(), localData())
+	c.AddCommand(a.runsList(&l), a.runsShow(&l), a.runsCancel(&l), a.runsOutput(&l), a.runsEvents(&l), a.runsFiles(&l))
+	return c
+}
+
+func (a *app) runsList(l *local) *cobra.Command {
+	var p paging
+	var status string
+	c := &cobra.Command{
+		Use: "list SESSION", Short: "List a session's runs, newest first", Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				list, err := client.ListRuns(ctx, sdk.RunFilter{SessionID: args[0], Status: workbench.Status(status)}, p.page())
+				if err != nil {
+					return err
+				}
+				a.more(list.NextCursor)
+				return a.print(list, func() error {
+					rows := make([][]string, 0, len(list.Items))
+					for _, r := range list.Items {
+						rows = append(rows, []string{r.ID, strconv.FormatInt(r.Number, 10), string(r.Status), string(r.Reason), string(r.Language), exitCode(r), millis(r.DurationMs), a.when(r.CreatedAt)})
+					}
+					return a.table([]string{"RUN", "NUMBER", "STATUS", "REASON", "LANGUAGE", "EXIT", "TOOK", "CREATED"}, rows)
+				})
+			})
+		},
+	}
+	p.flags(c.Flags())
+	c.Flags().StringVar(&status, "status", "", "only runs in this status")
+	return c
+}
+
+func exitCode(r workbench.Run) string {
+	if r.ExitCode == nil {
+		return ""
+	}
+	return strconv.Itoa(*r.ExitCode)
+}
+
+func (a *app) runsShow(l *local) *cobra.Command {
+	var wait bool
+	c := &cobra.Command{
+		Use: "show RUN", Short: "Show a run's receipt", Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				read := func() (workbench.Receipt, error) { return client.GetRun(ctx, args[0], 0) }
+				if wait {
+					read = func() (workbench.Receipt, error) { return client.WaitForSessionRun(ctx, args[0]) }
+				}
+				r, err := read()
+				if err != nil {
+					return err
+				}
+				return a.print(r, func() error { return a.showRun(r) })
+			})
+		},
+	}
+	c.Flags().BoolVar(&wait, "wait", false, "wait for the run's end")
+	return c
+}
+
+func (a *app) showRun(r workbench.Receipt) error {
+	err := a.fields("run", r.ID, "session", r.SessionID, "status", string(r.Status), "reason", string(r.Reason), "message", r.Message,
+		"language", string(r.Language), "exit code", exitCode(r.Run), "signal", r.Signal, "took", millis(r.DurationMs), "queued for", millis(r.QueuedMs),
+		"stdout", a.bytes(r.Outputs.Stdout.TotalBytes), "stderr", a.bytes(r.Outputs.Stderr.TotalBytes),
+		"driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),
+		"created", a.when(r.CreatedAt), "started", a.whenever(r.StartedAt), "finished", a.whenever(r.FinishedAt))
+	if err != nil {
+		return err
+	}
+	for _, limit := range r.LimitsHit {
+		if err := a.fields("limit met", limit); err != nil {
+			return err
+		}
+	}
+	for _, n := range r.Notices {
+		if err := a.fields("notice", n.Code+": "+n.Detail); err != nil {
+			return err
+		}
+	}
+	for _, f := range r.Artifacts {
+		if err := a.fields("retained", fmt.Sprintf("%s  %s  %s", f.ID, f.Path, size(f.Size))); err != nil {
+			return err
+		}
+	}
+	for _, f := range r.Files.Items {
+		if err := a.fields(string(f.Change), fmt.Sprintf("%s  %s", f.Path, size(f.Size))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) runsCancel(l *local) *cobra.Command {
+	return &cobra.Command{
+		Use: "cancel RUN", Short: "Ask for a run's end", Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				r, err := client.CancelRun(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(r, func() error { return a.fields("run", r.ID, "status", string(r.Status), "reason", string(r.Reason)) })
+			})
+		},
+	}
+}
+
+func (a *app) runsOutput(l *local) *cobra.Command {
+	var stream string
+	var offset int64
+	var follow bool
+	c := &cobra.Command{
+		Use: "output RUN", Short: "Print what a run wrote", Args: exactly(1),
+		Long: "Prints one stream as far as it was captured: exact bytes where the output is piped. With --follow both streams are printed, as they are written, until the run ends.",
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				if follow {
+					p := a.printer()
+					if err := p.events(client.Events(ctx, args[0], 0)); err != nil {
+						return err
+					}
+					return p.close()
+				}
+				return a.pages(ctx, client, args[0], workbench.Stream(stream), offset)
+			})
+		},
+	}
+	c.Flags().StringVar(&stream, "stream", "stdout", "stdout or stderr")
+	c.Flags().Int64Var(&offset, "offset", 0, "first byte to print")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "print both streams until the run ends")
+	return c
+}
+
+// pages prints one stream from offset on, as far as it goes now.
+func (a *app) pages(ctx context.Context, client *client, runID string, stream workbench.Stream, offset int64) error {
+	if a.json {
+		page, err := client.Output(ctx, runID, workbench.OutputQuery{Stream: stream, Offset: offset, Limit: workbench.MaxOutputPage})
+		if err != nil {
+			return err
+		}
+		return a.encode(a.out, page)
+	}
+	p := a.printer()
+	p.to[stream] = p.shield(a.out, a.outTTY)
+	p.at[stream] = offset
+	for {
+		page, err := client.Output(ctx, runID, workbench.OutputQuery{Stream: stream, Offset: p.at[stream], Limit: workbench.MaxOutputPage, Encoding: workbench.EncodingBase64})
+		if err != nil {
+			return err
+		}
+		if page.NextOffset == page.Offset {
+			return p.close()
+		}
+		err = p.chunk(sdk.Chunk{Stream: stream, Offset: page.Offset, Length: page.NextOffset - page.Offset, Base64: page.Text})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (a *app) runsEvents(l *local) *cobra.Command {
+	var after int64
+	c := &cobra.Command{
+		Use: "events RUN", Short: "Follow a run's log until its end", Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				for e, err := range client.Events(ctx, args[0], after) {
+					if err != nil {
+						return err
+					}
+					if err := a.event(e); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().Int64Var(&after, "after", 0, "only events behind this number")
+	return c
+}
+
+// event prints one event: a JSON object a line, or a line for people.
+func (a *app) event(e sdk.Event) error {
+	if a.json {
+		raw, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		_, err = a.out.Write(append(terminal.JSON(raw), '\n'))
+		return err
+	}
+	what := string(e.Meta)
+	if e.Kind == workbench.LogOutput {
+		what = fmt.Sprintf("%s@%d %s", e.Stream, e.Offset, e.Text)
+	}
+	_, err := fmt.Fprintf(a.out, "%d\t%s\t%s\t%s\n", e.Seq, a.when(e.At), e.Kind, terminal.Line(what))
+	return err
+}
+
+func (a *app) runsFiles(l *local) *cobra.Command {
+	var p paging
+	c := &cobra.Command{
+		Use: "files RUN", Short: "List the files a run changed", Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				list, err := client.RunFiles(ctx, args[0], p.page())
+				if err != nil {
+					return err
+				}
+				a.more(list.NextCursor)
+				return a.print(list, func() error {
+					rows := make([][]string, 0, len(list.Items))
+					for _, f := range list.Items {
+						rows = append(rows, []string{string(f.Change), f.Type, a.bytes(f.Size), f.Path, f.SHA256})
+					}
+					return a.table([]string{"CHANGE", "TYPE", "SIZE", "PATH", "SHA256"}, rows)
+				})
+			})
+		},
+	}
+	p.flags(c.Flags())
+	return c
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// serveFlags are the settings of the listener; those of the server behind it
+// are in local.
+type serveFlags struct {
+	listen   string
+	cert     string
+	key      string
+	keyFile  string // where the first admin key goes
+	logJSON  bool
+	drain    time.Duration
+	logLevel string
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var f serveFlags
+	var l local
+	c := &cobra.Command{
+		Use: "serve", Short: "Serve the REST API", Args: exactly(0),
+		Long: "Serves the REST API until it is interrupted. The first start makes an admin key and prints it once; workbench key create makes further keys.\n\n" +
+			"On SIGINT or SIGTERM no further run is started, runs in flight get --drain to end, then the server ends. A second signal ends it at once.",
+		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), &l, f) },
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.listen, "listen", envOr("WORKBENCH_LISTEN", "127.0.0.1:8080"), "address to listen on [WORKBENCH_LISTEN]")
+	fl.StringVar(&f.cert, "tls-cert", "", "certificate file, for https")
+	fl.StringVar(&f.key, "tls-key", "", "key file of the certificate")
+	fl.StringVar(&f.keyFile, "admin-key-file", "", "write the first admin key to this new file (mode 0600) instead of printing it")
+	fl.DurationVar(&f.drain, "drain", 20*time.Second, "how long runs in flight may go on after a signal")
+	fl.BoolVar(&f.logJSON, "log-json", false, "log JSON lines")
+	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	l.flags(fl, home())
+	databaseFlag(fl, &l.options)
+	fl.StringVar(&l.options.DefaultImage, "image", "", "image of sessions that name none, by name or id; default standard, else minimal")
+	fl.IntVar(&l.options.MaxRunning, "max-running", 0, "runs that execute at once; default four per CPU")
+	fl.IntVar(&l.options.MaxSandboxes, "max-sandboxes", 0, "live sandboxes; default by the host's memory")
+	return c
+}
+
+// operatorLog is the log that a person reads.
+func operatorLog(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+func (f serveFlags) log(w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return nil, workbench.E(workbench.CodeInvalidRequest, "--log-level is debug, info, warn or error").WithField("log-level")
+	}
+	o := &slog.HandlerOptions{Level: level}
+	if f.logJSON {
+		return slog.New(slog.NewJSONHandler(w, o)), nil
+	}
+	return slog.New(slog.NewTextHandler(w, o)), nil
+}
+
+func (a *app) serve(ctx context.Context, l *local, f serveFlags) error {
+	if (f.cert == "") != (f.key == "") {
+		return workbench.E(workbench.CodeInvalidRequest, "--tls-cert and --tls-key go together")
+	}
+	log, err := f.log(a.err)
+	if err != nil {
+		return err
+	}
+	l.options.Log = log
+	// The port first: a taken one must not cost a recovery, and nobody is
+	// answered before the server can.
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return workbench.E(workbench.CodeUnavailable, "cannot listen on %s", f.listen).WithHint("name another address with --listen").Caused(err)
+	}
+	defer listener.Close()
+	s, err := openServer(ctx, l.options)
+	if err != nil {
+		return err
+	}
+	if err := a.showAdminKey(s.AdminKey(), f.keyFile); err != nil {
+		return errors.Join(err, s.Close(ctx))
+	}
+	scheme := "http"
+	if f.cert != "" {
+		scheme = "https"
+	} else if tcp, ok := listener.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		a.note("keys and files cross the network in the clear: use --tls-cert, or a proxy that does")
+	}
+	a.note("listening on %s://%s", scheme, listener.Addr())
+	h := &http.Server{
+		Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 1)
+	go func() {
+		if f.cert != "" {
+			failed <- h.ServeTLS(listener, f.cert, f.key)
+			return
+		}
+		failed <- h.Serve(listener)
+	}()
+	var serveErr error
+	select {
+	case <-ctx.Done():
+		a.note("shutting down; runs in flight have %s", f.drain)
+	case serveErr = <-failed:
+		failed <- serveErr
+	}
+	return errors.Join(endHTTP(serveErr), shutDown(s, h, f.drain, failed))
+}
+
+// closeGrace is what the engine and open answers get beyond --drain.
+const closeGrace = 5 * time.Second
+
+// shutDown ends the listener at once, then the engine, then what answers are
+// still open. It returns when the serving goroutine has ended.
+func shutDown(s interface{ Close(context.Context) error }, h *http.Server, drain time.Duration, failed <-chan error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), drain+closeGrace)
+	defer cancel()
+	answered := make(chan error, 1)
+	go func() { answered <- h.Shutdown(ctx) }()
+	draining, stop := context.WithTimeout(ctx, drain)
+	err := s.Close(draining)
+	stop()
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = nil // runs that were cut off are unknown now, which is what they are
+	}
+	// Streams end with the engine; what is open a moment later is cut.
+	grace := time.AfterFunc(time.Second, func() { _ = h.Close() })
+	defer grace.Stop()
+	<-answered
+	return errors.Join(err, endHTTP(<-failed))
+}
+
+func endHTTP(err error) error {
+	if err == nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return workbench.E(workbench.CodeUnavailable, "the listener failed").Caused(err)
+}
+
+// showAdminKey hands out the first admin key, the only time there is.
+func (a *app) showAdminKey(secret, file string) error {
+	if secret == "" {
+		return nil
+	}
+	if file == "" {
+		_, err := fmt.Fprintf(a.out, "first start: this admin key is shown once\n%s\n", secret)
+		return err
+	}
+	if err := writeSecret(file, secret); err != nil {
+		fmt.Fprintf(os.Stdout, "first start: this admin key is shown once\n%s\n", secret)
+		return err
+	}
+	a.note("first start: the admin key is in %s", file)
+	return nil
+}
