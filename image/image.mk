@@ -4,7 +4,7 @@
 #   make image-minimal    Python, Node.js, Bash (about 40 s)
 #   make image-standard   with data and document libraries (about 2 min)
 #
-# To build again with newer packages: bin/workbench image build NAME --rebuild
+# To build again with newer packages: bin/workbench image build NAME --again
 
 IMAGES ?= .cache/images
 

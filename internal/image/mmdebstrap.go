@@ -29,7 +29,7 @@ func buildRoot(ctx context.Context, r Recipe, work string, progress ProgressFunc
 	tool, err := exec.LookPath("mmdebstrap")
 	if err != nil {
 		return workbench.E(workbench.CodeUnavailable, "mmdebstrap, which builds images, is not installed").
-			WithHint("on Debian or Ubuntu: apt-get install mmdebstrap; elsewhere import a root archive: workbench image import PATH --name NAME")
+			WithHint("on Debian or Ubuntu: apt-get install mmdebstrap; elsewhere import a root archive: workbench image import PATH NAME")
 	}
 	if os.Geteuid() != 0 {
 		return workbench.E(workbench.CodeUnavailable, "building an image needs root").
