@@ -19,8 +19,8 @@ type CreateSessionRequest struct {
 	Kind        workbench.SessionKind `json:"kind,omitempty" doc:"personal acts as its owner, business binds one end user; default by the kind of key"`
 	Agent       string                `json:"agent,omitempty" maxLength:"200" doc:"descriptive label; grants nothing"`
 	Labels      map[string]string     `json:"labels,omitempty" maxProperties:"32" doc:"free labels to find sessions by; keys and values of at most 128 bytes"`
-	Tools       []ToolInput           `json:"tools,omitempty" maxItems:"128" doc:"tools the code may call, at exact versions"`
-	Connections []string              `json:"connections,omitempty" maxItems:"128" doc:"connection aliases the code may use"`
+	Tools       []ToolInput           `json:"tools,omitempty" maxItems:"200" doc:"tools the code may call, at exact versions"`
+	Connections []string              `json:"connections,omitempty" maxItems:"50" doc:"connection aliases the code may use"`
 	Limits      *LimitsInput          `json:"limits,omitempty" doc:"lowers limits of the size; never raises them"`
 	Size        string                `json:"size,omitempty" maxLength:"64" doc:"a size of GET /v1/workbench/runtime-tiers; default standard"`
 	SandboxSize string                `json:"sandboxSize,omitempty" maxLength:"64" doc:"another name of size"`
@@ -55,8 +55,8 @@ func (l *LimitsInput) request() *workbench.LimitsRequest {
 type ConfigureRequest struct {
 	Agent                  *string            `json:"agent,omitempty" maxLength:"200"`
 	Labels                 *map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"replaces all labels"`
-	Tools                  *[]ToolInput       `json:"tools,omitempty" maxItems:"128" doc:"replaces the allowlist"`
-	Connections            *[]string          `json:"connections,omitempty" maxItems:"128" doc:"replaces the aliases"`
+	Tools                  *[]ToolInput       `json:"tools,omitempty" maxItems:"200" doc:"replaces the allowlist"`
+	Connections            *[]string          `json:"connections,omitempty" maxItems:"50" doc:"replaces the aliases"`
 	Limits                 *LimitsInput       `json:"limits,omitempty" doc:"lowers limits of the size"`
 	ExpectedCurrentVersion *int64             `json:"expectedCurrentVersion,omitempty" minimum:"1" doc:"the revision the caller believes to be current; another one answers 412. If-Match says the same"`
 }
@@ -72,13 +72,13 @@ type EmptyRequest struct{}
 
 // RunOptions are the settings that every way to submit code shares.
 type RunOptions struct {
-	Args           []string          `json:"args,omitempty" maxItems:"1024" doc:"arguments of the program"`
-	Env            map[string]string `json:"env,omitempty" maxProperties:"256" doc:"environment variables; sealed like the code, never logged"`
+	Args           []string          `json:"args,omitempty" maxItems:"64" doc:"arguments of the program"`
+	Env            map[string]string `json:"env,omitempty" maxProperties:"64" doc:"environment variables; sealed like the code, never logged"`
 	Stdin          string            `json:"stdin,omitempty" doc:"standard input; at its end without it"`
 	TimeoutMs      *int64            `json:"timeoutMs,omitempty" doc:"wall time; default and ceiling are the session's limits"`
 	OutputBytes    *int64            `json:"outputBytes,omitempty" doc:"captured per stream; the rest goes to a retained file"`
 	ArtifactIDs    []SelectInput     `json:"artifactIds,omitempty" maxItems:"100" doc:"retained files to put into the workspace first"`
-	Keep           []string          `json:"keep,omitempty" maxItems:"64" doc:"globs of files to retain after the run"`
+	Keep           []string          `json:"keep,omitempty" maxItems:"20" doc:"globs of files to retain after the run"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty" maxLength:"255" doc:"the same key and request give the same run; the header Idempotency-Key says the same"`
 
 	ContextID      *string        `json:"contextId,omitempty" doc:"not built yet: stateful contexts"`
@@ -153,7 +153,7 @@ func (t *ToolInput) UnmarshalJSON(b []byte) error {
 func (ToolInput) Schema(r huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{
 		{Type: huma.TypeString, Pattern: `^[^@\s]{1,128}@[^@\s]{1,64}$`, PatternDescription: "name@version"},
-		refTo[toolObject](r, "Tool"),
+		refTo[toolObject](r, "ToolSelection"),
 	}}
 }
 

@@ -53,7 +53,7 @@ func sessionRoutes() []Route {
 			Summary: "Replace the compute", Description: "A new generation with an empty workspace, in which only the retained files named are restored. Refused while any run is not terminal, unless cancelActive is set.",
 			Scope: workbench.ScopeExecute, Admin: AdminNever, Target: workbench.KindSession, Action: "session.restart",
 			Body: RestartRequest{}, OptionalBody: true, handle: restartSession,
-			Replies: []Reply{ok("The session at its new generation.", workbench.Session{})},
+			Replies: []Reply{{Status: http.StatusOK, Doc: "The session at its new generation.", Body: workbench.Session{}, Headers: []string{"ETag"}}},
 			Errors: []workbench.Code{workbench.CodeRunsActive, workbench.CodeSessionClosed, workbench.CodeSessionExpired, workbench.CodePathConflict,
 				workbench.CodePathInvalid, workbench.CodeArtifactDeleted, workbench.CodeArtifactExpired, workbench.CodeWorkspaceFull},
 		},
@@ -62,7 +62,7 @@ func sessionRoutes() []Route {
 			Summary: "End a session's compute", Description: "Cancels what runs. Receipts and retained files stay readable. Closing twice changes nothing.",
 			Scope: workbench.ScopeExecute, Admin: AdminManages, Target: workbench.KindSession, Action: "session.close",
 			Body: EmptyRequest{}, OptionalBody: true, handle: closeSession,
-			Replies: []Reply{ok("The session, closed.", workbench.Session{})},
+			Replies: []Reply{{Status: http.StatusOK, Doc: "The session, closed.", Body: workbench.Session{}, Headers: []string{"ETag"}}},
 		},
 	}
 }

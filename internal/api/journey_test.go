@@ -1,0 +1,129 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/identity"
+)
+
+// TestEveryOperation uses every operation of the document with success, so
+// that each has been checked against it.
+func TestEveryOperation(t *testing.T) {
+	w := MustWorld(t)
+	_, admin := w.MustKey(identity.KeyRequest{Kind: workbench.KeyAdmin})
+	made := w.Do("POST", "/v1/workbench/keys", admin, `{"kind":"direct","tenant":"acme","user":"ada","name":"ada's"}`).Want(201)
+	key := made.Text("secret")
+	if len(key) != len("wbk_d_")+52 || key[:6] != "wbk_d_" {
+		t.Errorf("secret has the form of %q", key)
+	}
+	w.Do("GET", "/v1/workbench/keys", admin, "").Want(200)
+
+	created := w.Do("POST", "/v1/workbench/sessions", key, `{"agent":"Report helper","tools":[],"connections":[],"labels":{"team":"blue"}}`).Want(201)
+	session := created.Text("id")
+	base := "/v1/workbench/sessions/" + session
+	if got := created.Header.Get("Location"); got != base {
+		t.Errorf("Location is %q, want %q", got, base)
+	}
+	w.Do("GET", "/v1/workbench/sessions?label=team%3Dblue&state=active", key, "").Want(200)
+	w.Do("GET", base, key, "").Want(200)
+
+	up := w.Do("POST", base+"/artifacts?name=input.txt", key, "hello", "Content-Type", "text/plain").Want(201)
+	artifact := up.Text("id")
+	w.Do("GET", base+"/artifacts", key, "").Want(200)
+	w.Do("GET", "/v1/workbench/artifacts/"+artifact, key, "").Want(200)
+	if got := string(w.Do("GET", "/v1/workbench/artifacts/"+artifact+"/content", key, "").Want(200).Body); got != "hello" {
+		t.Errorf("downloaded %q", got)
+	}
+
+	sub := w.Do("POST", base+"/runs", key, `{"language":"python","code":"print(open('input.txt').read().upper())","artifactIds":["`+artifact+`"],"idempotencyKey":"your-stable-run-key"}`).Want(202)
+	run := sub.Text("id")
+	if sub.Text("status") != "queued" || sub.Text("executionId") != run || sub.Text("session.id") != session || sub.Text("session.expiresAt") != "2026-11-30T12:00:00Z" {
+		t.Errorf("the receipt of a submission is %s", sub.Body)
+	}
+	if got := sub.Header.Get("Location"); got != "/v1/workbench/runs/"+run {
+		t.Errorf("Location is %q", got)
+	}
+	w.Do("GET", base+"/runs", key, "").Want(200)
+	r := w.engine.MustStart(t, run)
+	r.Write(workbench.Stdout, "HELLO\n")
+	r.End()
+	done := w.Do("GET", "/v1/workbench/runs/"+run+"?waitMs=1000", key, "").Want(200)
+	if done.Text("status") != "succeeded" || done.Text("stdout") != "HELLO\n" || done.Text("exitCode") != "0" {
+		t.Errorf("the receipt is %s", done.Body)
+	}
+	w.Do("GET", "/v1/workbench/runs/"+run+"/events", key, "").Want(200)
+	w.Do("GET", "/v1/workbench/runs/"+run+"/output", key, "").Want(200)
+	w.Do("GET", "/v1/workbench/runs/"+run+"/files", key, "").Want(200)
+	if got := string(w.Do("GET", "/v1/workbench/runs/"+run+"/files/content?path=out%2Fmade.txt", key, "").Want(200).Body); got != runFile {
+		t.Errorf("the run's file is %q", got)
+	}
+
+	w.Do("POST", base+"/configure", key, `{"agent":"Another","expectedCurrentVersion":1}`).Want(200)
+	w.Do("GET", base+"/revisions", key, "").Want(200)
+	w.Do("POST", base+"/restart", key, "").Want(200)
+	second := w.Do("POST", "/v1/workbench/bash", key, `{"sessionId":"`+session+`","command":"true"}`).Want(202).Text("id")
+	w.Do("POST", "/v1/workbench/runs/"+second+"/cancel", key, "").Want(200)
+	w.Do("POST", "/v1/workbench/run_code", key, `{"sessionId":"`+session+`","language":"typescript","code":"1"}`).Want(202)
+	w.Do("DELETE", "/v1/workbench/artifacts/"+artifact, key, "").Want(200)
+	w.Do("POST", base+"/close", key, "").Want(200)
+
+	w.Do("GET", "/v1/workbench/runtime-tiers", key, "").Want(200)
+	w.Do("GET", "/v1/workbench/audit?action=run.submit", admin, "").Want(200)
+	w.Do("DELETE", "/v1/workbench/keys/"+made.Text("id"), admin, "").Want(200)
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/openapi.json"} {
+		w.Do("GET", path, "", "").Want(200)
+	}
+	if missing := w.checker.NeverSucceeded(); len(missing) > 0 {
+		t.Errorf("operations that were not exercised: %v", missing)
+	}
+}
+
+func TestReplay(t *testing.T) {
+	w := MustWorld(t)
+	key := w.Direct("", "acme", "ada")
+	one, two := w.MustSession(key), w.MustSession(key)
+	const body = `{"language":"python","code":"print(1)","idempotencyKey":"k-1"}`
+	first := w.Do("POST", "/v1/workbench/sessions/"+one+"/runs", key, body).Want(202)
+	if first.Header.Get("Idempotency-Replayed") != "" {
+		t.Error("a first submission says it is replayed")
+	}
+	again := w.Do("POST", "/v1/workbench/sessions/"+two+"/runs", key, `{"language":"python","code":"print(1)"}`, "Idempotency-Key", `"k-1"`).Want(202)
+	if again.Text("id") != first.Text("id") || again.Text("sessionId") != one || again.Header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("the repeat is %s", again.Body)
+	}
+	if other := w.Do("POST", "/v1/workbench/sessions/"+one+"/runs", key, `{"language":"python","code":"print(2)","idempotencyKey":"k-1"}`).Want(409); other.Text("code") != "idempotency_key_reused" {
+		t.Errorf("another job with the key: %s", other.Body)
+	}
+	bash := w.Do("POST", "/v1/workbench/bash", key, `{"sessionId":"`+one+`","command":"ls","idempotencyKey":"k-2"}`).Want(202)
+	same := w.Do("POST", "/v1/workbench/run_code", key, `{"sessionId":"`+two+`","language":"bash","code":"ls","idempotencyKey":"k-2"}`).Want(202)
+	if bash.Text("id") != same.Text("id") {
+		t.Error("bash is not run_code with bash")
+	}
+}
+
+func TestWaitOnSubmission(t *testing.T) {
+	w := MustWorld(t)
+	key := w.Direct("", "acme", "ada")
+	session := w.MustSession(key)
+	if x := w.Do("POST", "/v1/workbench/sessions/"+session+"/runs?waitMs=50", key, `{"language":"bash","code":"ls"}`).Want(202); x.Text("status") != "queued" {
+		t.Errorf("after the wait: %s", x.Body)
+	}
+	body := `{"language":"bash","code":"ls -l","idempotencyKey":"waits"}`
+	run := w.Do("POST", "/v1/workbench/sessions/"+session+"/runs", key, body).Want(202).Text("id")
+	done := make(chan exchange, 1)
+	go func() { done <- w.Do("POST", "/v1/workbench/sessions/"+session+"/runs?waitMs=20000", key, body) }()
+	list := w.Do("GET", "/v1/workbench/sessions/"+session+"/runs?status=queued", key, "").Want(200)
+	var page struct{ Items []workbench.Run }
+	if err := json.Unmarshal(list.Body, &page); err != nil || len(page.Items) != 2 {
+		t.Fatalf("queued runs: %s", list.Body)
+	}
+	w.Do("POST", "/v1/workbench/runs/"+page.Items[1].ID+"/cancel", key, "").Want(200)
+	r := w.engine.MustStart(t, run)
+	r.End()
+	if x := <-done; x.Status != http.StatusOK || x.Text("status") != "succeeded" {
+		t.Errorf("the wait answered %d %s", x.Status, x.Body)
+	}
+}
