@@ -164,8 +164,10 @@ func (g *Group) dir(controller string) string {
 	return filepath.Join(t.dir, g.h.parent, g.name)
 }
 
-// Contains reports whether the process is in the group, by its own account of
-// itself. The caller holds a pidfd, so that the pid cannot be another's.
+// Contains reports whether the process is in the group, by the kernel's account
+// of it. The caller holds a pidfd, so that the pid cannot be another's. What
+// stands before the group's own path depends on where this process sees the
+// tree from; parent and name are unique enough without it.
 func (g *Group) Contains(pid int) bool {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -174,7 +176,7 @@ func (g *Group) Contains(pid int) bool {
 	want := g.h.Path(g.name)
 	for line := range strings.SplitSeq(string(raw), "\n") {
 		parts := strings.SplitN(line, ":", 3)
-		if len(parts) == 3 && (parts[2] == want || strings.HasPrefix(parts[2], want+"/")) {
+		if len(parts) == 3 && strings.Contains(parts[2]+"/", want+"/") {
 			return true
 		}
 	}

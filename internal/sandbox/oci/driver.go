@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/sandbox"
@@ -84,7 +85,7 @@ func (d *Driver) prepareState() error {
 			return err
 		}
 	}
-	locked, err := d.site.lock()
+	locked, err := d.site.lock(time.Second)
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func (s site) reapAbandoned(ctx context.Context, out *sandbox.Reaped) error {
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	held, err := s.lock()
+	held, err := s.lock(100 * time.Millisecond)
 	if err != nil {
 		return nil // in use, and that driver reaps for itself
 	}

@@ -52,6 +52,9 @@ func (d *Driver) Info(ctx context.Context) (sandbox.Info, error) {
 		info.Platform, info.Isolation, info.Strength = "systrap", isolationRunsc, sandbox.StrengthHostile
 		info.Capabilities.InsideCgroups = true
 		info.Version = runscVersion(d.o.Binary, version)
+		if w, old := oldRunsc(info.Version); old {
+			info.Warnings = append(info.Warnings, w)
+		}
 	} else {
 		info.Isolation, info.Strength = isolationRunc, sandbox.StrengthShared
 		if w, old := oldRunc(version); old {
@@ -63,6 +66,13 @@ func (d *Driver) Info(ctx context.Context) (sandbox.Info, error) {
 			Code:   "swap_unbounded",
 			Detail: "the host has swap, and its kernel does not account swap to control groups: a sandbox's memory may be written to it",
 			Hint:   "boot with swapaccount=1, or swapoff -a",
+		})
+	}
+	if os.Getpid() == 1 {
+		info.Warnings = append(info.Warnings, sandbox.Warning{
+			Code:   "no_init",
+			Detail: "this server is the first process of its container, so runtime processes that ended stay as zombies until it ends",
+			Hint:   "run the container with an init, for example docker run --init",
 		})
 	}
 	d.info = &info
@@ -107,6 +117,25 @@ func runscVersion(binary, printed string) string {
 		}
 	}
 	return "unknown"
+}
+
+// runscMeasured is the date of the version this driver was built and tested
+// with.
+const runscMeasured = "20260905"
+
+var runscDate = regexp.MustCompile(`^(?:release-|v0\.0\.0-)(\d{8})`)
+
+// oldRunsc warns of a runsc older than the one this driver is tested with, or
+// of unknown age. Older ones may hand character devices of the host to a
+// sandbox (CVE-2026-96812); this driver passes none.
+func oldRunsc(version string) (sandbox.Warning, bool) {
+	w := sandbox.Warning{
+		Code:   "old_runtime",
+		Detail: "runsc " + version + " is older than " + runscMeasured + ", or of unknown age, and may have known holes (CVE-2026-96812)",
+		Hint:   "make setup builds a newer one",
+	}
+	m := runscDate.FindStringSubmatch(version)
+	return w, m == nil || m[1] < runscMeasured
 }
 
 var semverPattern = regexp.MustCompile(`^v?(\d+)\.(\d+)\.(\d+)(?:-(rc)\.?(\d+))?`)

@@ -43,6 +43,7 @@ func ownerProcess() {
 	if err != nil {
 		panic(err)
 	}
+	fmt.Println("starting")
 	s, err := d.Start(context.Background(), order.Class)
 	if err != nil {
 		panic(err)
@@ -72,6 +73,26 @@ func MustCrashedOwner(t testing.TB, o oci.Options, c sandbox.Class, stay bool) s
 
 func crashedOwner(t testing.TB, o oci.Options, order ownerOrder) string {
 	t.Helper()
+	cmd := MustOwner(t, o, order)
+	id, err := cmd.said.ReadString('\n')
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err != nil {
+		t.Fatalf("the owner told no id: %v", err)
+	}
+	return strings.TrimSpace(id)
+}
+
+// owner is a server process of the test's own.
+type owner struct {
+	*exec.Cmd
+	said *bufio.Reader
+}
+
+// MustOwner starts such a process and returns when it begins to start its
+// sandbox.
+func MustOwner(t testing.TB, o oci.Options, order ownerOrder) owner {
+	t.Helper()
 	order.Options.Kind, order.Options.Instance, order.Options.Binary, order.Options.Guest = o.Kind, o.Instance, o.Binary, o.Guest
 	raw, err := json.Marshal(order)
 	if err != nil {
@@ -87,13 +108,11 @@ func crashedOwner(t testing.TB, o oci.Options, order ownerOrder) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	id, err := bufio.NewReader(out).ReadString('\n')
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	if err != nil {
-		t.Fatalf("the owner told no id: %v", err)
+	said := bufio.NewReader(out)
+	if line, err := said.ReadString('\n'); err != nil || line != "starting\n" {
+		t.Fatalf("the owner said %q, %v", line, err)
 	}
-	return strings.TrimSpace(id)
+	return owner{Cmd: cmd, said: said}
 }
 
 // TestCrashedOwner is F05, F44 and F49 for the driver: the next process of the
@@ -182,4 +201,30 @@ func TestChangedRuntime(t *testing.T) {
 	if g.Ask("ping") != "pong" {
 		t.Error("the other driver's sandbox was hurt")
 	}
+}
+
+// TestOwnerKilledWhileStarting is F04 and F05: whenever the server dies during a
+// start, the next one finds all of what began.
+func TestOwnerKilledWhileStarting(t *testing.T) {
+	bothKinds(t, func(t *testing.T, kind oci.Kind) {
+		c := class(t)
+		o := options(t, kind)
+		for after := 4 * time.Millisecond; after < 250*time.Millisecond; after = after * 3 / 2 {
+			cmd := MustOwner(t, o, ownerOrder{Class: c, Standin: true, Stay: true})
+			time.Sleep(after) // from the moment at which it begins to start the sandbox
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			d, err := oci.Open(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := d.Reap(t.Context()); err != nil || len(got.Left) != 0 {
+				t.Errorf("killed after %v: reaped %+v, %v", after, got, err)
+			}
+			if err := d.Close(t.Context()); err != nil {
+				t.Errorf("close: %v", err)
+			}
+			sandboxtest.MustNothingLeft(t, o.Instance, 0)
+		}
+	})
 }

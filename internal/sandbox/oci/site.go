@@ -33,17 +33,24 @@ func openSite(cgroupRoot, stateDir, instance string, kind Kind) (site, error) {
 
 func (s site) layout(id string) layout { return layout{dir: filepath.Join(s.dir, id)} }
 
-// lock takes the site for this process. A second holder is refused at once.
-func (s site) lock() (*os.File, error) {
+// lock takes the site for this process, or refuses after patience. A process
+// that was just killed can hold it for a moment longer, through a child that it
+// had begun to start.
+func (s site) lock(patience time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("another process holds %s: %w", f.Name(), err)
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(end) {
+			f.Close()
+			return nil, fmt.Errorf("another process holds %s: %w", f.Name(), err)
+		}
 	}
-	return f, nil
 }
 
 // known lists the ids that have anything on the host, oldest first: ids sort by
