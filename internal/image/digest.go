@@ -73,9 +73,9 @@ func DigestRoot(ctx context.Context, root string) (RootDigest, error) {
 	}
 	d := RootDigest{Entries: len(records)}
 	sum := sha256.New()
-	io.WriteString(sum, digestFormat)
+	sum.Write([]byte(digestFormat))
 	for _, r := range records {
-		fmt.Fprintf(sum, "%c %04o %d %d %d %q %q\n", r.kind, r.mode, r.uid, r.gid, r.size, r.path, r.content)
+		sum.Write(fmt.Appendf(nil, "%c %04o %d %d %d %q %q\n", r.kind, r.mode, r.uid, r.gid, r.size, r.path, r.content))
 		d.Bytes += r.size
 	}
 	d.Hex = hex.EncodeToString(sum.Sum(nil))

@@ -45,7 +45,7 @@ func smallRoot(more ...entry) []entry {
 	}, more...)
 }
 
-func MustTar(t *testing.T, entries ...entry) []byte {
+func MustTar(t testing.TB, entries ...entry) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

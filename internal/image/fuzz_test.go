@@ -17,7 +17,6 @@ func FuzzImport(f *testing.F) {
 	if err := os.WriteFile(victim, []byte("untouched"), 0o644); err != nil {
 		f.Fatal(err)
 	}
-	t := &testing.T{} // the archives below always encode
 	for _, entries := range [][]entry{
 		smallRoot(),
 		smallRoot(symlink("l", outside), file("l/victim", "x"), hardlink("h", "l/victim")),
@@ -26,7 +25,7 @@ func FuzzImport(f *testing.F) {
 		{file("index.json", `{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:00","size":1}]}`)},
 		{file("manifest.json", `[{"Layers":["../a","b"]}]`), file("b", "")},
 	} {
-		f.Add(MustTar(t, entries...))
+		f.Add(MustTar(f, entries...))
 	}
 	f.Fuzz(func(t *testing.T, archive []byte) {
 		s := MustOpen(t, t.TempDir())

@@ -130,7 +130,7 @@ const maxWindow = 128 << 20
 func decompress(r io.Reader) (io.Reader, func(), error) {
 	begin := bufio.NewReaderSize(r, 256<<10)
 	magic, err := begin.Peek(4)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, archiveError(err)
 	}
 	switch {
@@ -168,7 +168,7 @@ func archiveForm(place string) (form, error) {
 		archive := tar.NewReader(r)
 		for range formEntries {
 			h, err := archive.Next()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				return nil
 			}
 			if err != nil {

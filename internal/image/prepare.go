@@ -13,9 +13,9 @@ import (
 // Who runs user code in every sandbox. An image that has no user with this id
 // gets one, so that programs which ask for their user's name find it.
 const (
-	userID   = 1000
-	userLine = "agent:x:1000:1000:agent:/tmp/home:/bin/sh\n"
-	userShow = "agent:x:1000:\n"
+	userID    = 1000
+	userLine  = "agent:x:1000:1000:agent:/tmp/home:/bin/sh\n"
+	groupLine = "agent:x:1000:\n"
 )
 
 // guestFile is what a sandbox's driver binds the guest's executable over.
@@ -134,7 +134,7 @@ func prepareRoot(dir string) error {
 	if err := addUser(root, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", userLine); err != nil {
 		return diskError("add the user to the new root", err)
 	}
-	if err := addUser(root, "etc/group", "root:x:0:\n", userShow); err != nil {
+	if err := addUser(root, "etc/group", "root:x:0:\n", groupLine); err != nil {
 		return diskError("add the group to the new root", err)
 	}
 	return CheckRoot(dir)

@@ -71,7 +71,7 @@ func (s *Store) probe(ctx context.Context, rootfs string, m *Image) error {
 			return ctx.Err()
 		}
 		m.Notes = append(m.Notes, "its interpreters could not be tried in a sandbox: "+workbench.AsError(err).Detail)
-		return nil
+		return nil //nolint:nilerr // the note says it; the files have told the versions
 	}
 	for n := range m.Languages {
 		if v, ok := said[string(m.Languages[n].Name)]; ok && versionPattern.MatchString(v) {

@@ -132,9 +132,9 @@ func (r Recipe) Hash() string {
 		panic(err) // strings and numbers only
 	}
 	sum := sha256.New()
-	fmt.Fprintf(sum, "workbench recipe %d %s\n%d %s\n", builderVersion, runtime.GOARCH, len(raw), raw)
+	sum.Write(fmt.Appendf(nil, "workbench recipe %d %s\n%d %s\n", builderVersion, runtime.GOARCH, len(raw), raw))
 	for _, script := range r.Setup {
-		fmt.Fprintf(sum, "%s %d %s\n", script, len(r.scripts[script]), r.scripts[script])
+		sum.Write(fmt.Appendf(nil, "%s %d %s\n", script, len(r.scripts[script]), r.scripts[script]))
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }

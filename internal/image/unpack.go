@@ -30,10 +30,8 @@ const (
 	largestID   = 65535
 	nobody      = 65534 // owner of what belongs to an id that no sandbox maps
 	copyBuffer  = 1 << 20
-	stickyRWX   = 0o1777
+	sticky      = 0o1000
 	setIDs      = 0o6000
-	whiteout    = ".wh."
-	opaque      = ".wh..wh..opq"
 	tellEntries = 2000 // entries between two progress reports
 )
 
@@ -95,7 +93,7 @@ func (u *unpacker) layer(ctx context.Context, r io.Reader, whiteouts bool) error
 			return err
 		}
 		h, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
@@ -118,7 +116,7 @@ func (u *unpacker) layer(ctx context.Context, r io.Reader, whiteouts bool) error
 		if err != nil {
 			return err
 		}
-		if whiteouts && strings.HasPrefix(path.Base(name), whiteout) {
+		if whiteouts && strings.HasPrefix(path.Base(name), whiteoutPrefix) {
 			err = u.whiteout(name, record)
 		} else {
 			err = u.entry(name, h, archive, record)
@@ -233,7 +231,7 @@ func (u *unpacker) meta(h *tar.Header) folderMeta {
 // modeOf keeps the permission bits and the sticky bit.
 func modeOf(mode int64) fs.FileMode {
 	m := fs.FileMode(mode & 0o777)
-	if mode&stickyRWX&^0o777 != 0 {
+	if mode&sticky != 0 {
 		m |= fs.ModeSticky
 	}
 	return m
@@ -383,75 +381,6 @@ func (u *unpacker) place(name string) (string, error) {
 // makeFolder makes a folder that no entry describes (yet), whatever the umask.
 func (u *unpacker) makeFolder(at string) error {
 	return errors.Join(u.root.Mkdir(at, 0o755), u.root.Chmod(at, 0o755))
-}
-
-// layerRecord is what one layer wrote: whiteouts spare it.
-type layerRecord struct {
-	written map[string]bool // resolved paths
-	holders map[string]bool // folders that hold something written, at any depth
-}
-
-func (r *layerRecord) add(at string) {
-	if r.written == nil {
-		return // no whiteouts, no record
-	}
-	r.written[at] = true
-	for p := path.Dir(at); p != "." && !r.holders[p]; p = path.Dir(p) {
-		r.holders[p] = true
-	}
-}
-
-// whiteout removes what lower layers brought, as the name says; what this
-// layer wrote stays.
-func (u *unpacker) whiteout(name string, record *layerRecord) error {
-	at, err := u.place(name)
-	if err != nil {
-		return err
-	}
-	folder, base := path.Split(at)
-	folder = path.Clean("./" + folder)
-	if base == opaque {
-		return u.clearLower(folder, record)
-	}
-	hidden := strings.TrimPrefix(base, whiteout)
-	if hidden == "" || hidden == "." || hidden == ".." {
-		return invalid("a whiteout names nothing")
-	}
-	target := path.Join(folder, hidden)
-	if !record.written[target] && !record.holders[target] {
-		return u.clear(target)
-	}
-	if st, err := u.root.Lstat(target); err != nil || !st.IsDir() {
-		return err
-	}
-	return u.clearLower(target, record)
-}
-
-// clearLower removes everything in a folder that this layer did not write.
-func (u *unpacker) clearLower(folder string, record *layerRecord) error {
-	f, err := u.root.Open(folder)
-	if err != nil {
-		return err
-	}
-	entries, err := f.ReadDir(-1)
-	f.Close()
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		at := path.Join(folder, e.Name())
-		switch {
-		case !record.written[at] && !record.holders[at]:
-			if err := u.clear(at); err != nil {
-				return err
-			}
-		case e.IsDir():
-			if err := u.clearLower(at, record); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // finish gives the folders their owners, modes and times, and closes the root.
