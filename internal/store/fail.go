@@ -125,6 +125,10 @@ func explainPostgres(pg *pgconn.PgError, err error) error {
 
 func explainSQLite(code int, err error) error {
 	switch code & 0xff {
+	case sqlite3.SQLITE_CONSTRAINT:
+		if code == sqlite3.SQLITE_CONSTRAINT_TRIGGER { // the audit trail's
+			return workbench.E(workbench.CodeConflict, "it exists already and cannot change").Caused(err)
+		}
 	case sqlite3.SQLITE_FULL:
 		return unavailable("the database's disk is full", err)
 	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:

@@ -70,6 +70,16 @@ func (db *DB) EnsureGroup(ctx context.Context, projectID, tenantID, name string)
 		projectID, tenantID, name)
 }
 
+// Tenant finds a tenant by id.
+func (db *DB) Tenant(ctx context.Context, id string) (workbench.Named, error) {
+	return one(ctx, db, "tenant", scanNamed, "SELECT id, project_id, '', name, created_at FROM tenants WHERE id = $1", id)
+}
+
+// User finds a user by id.
+func (db *DB) User(ctx context.Context, id string) (workbench.Named, error) {
+	return one(ctx, db, "user", scanNamed, "SELECT id, project_id, tenant_id, name, created_at FROM users WHERE id = $1", id)
+}
+
 const keyColumns = "k.id, k.project_id, k.kind, k.name, k.tenant_id, k.user_id, k.tenants, k.scopes, k.session_id, k.contents, " +
 	"k.secret_hash, k.created_at, k.expires_at, k.revoked_at, k.last_used_at"
 
