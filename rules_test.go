@@ -38,6 +38,8 @@ var rooms = map[string][]string{
 	"internal/api":       {"internal/engine", "internal/artifact", "internal/identity", "internal/audit", "internal/telemetry"},
 	"internal/server":    {"*"},
 	"internal/doctor":    {"internal/image", "internal/payload", "internal/sandbox"},
+	"internal/terminal":  {},
+	"internal/outdir":    {},
 	"internal/faults":    {"*"},
 	"internal/e2e":       {"*"},
 	"sdk/go":             {},

@@ -9,8 +9,8 @@ set -euo pipefail
 server=${WORKBENCH_SERVER:-http://127.0.0.1:8080}
 : "${WORKBENCH_KEY:?set WORKBENCH_KEY to an execution key (workbench key create --tenant demo --user you)}"
 
-# The key goes through standard input, not the command line, where others on
-# this machine could read it.
+# The key goes through a pipe, not the command line, where others on this
+# machine could read it.
 call() {
   curl --silent --show-error --fail-with-body --config <(printf 'header = "Authorization: Bearer %s"\n' "$WORKBENCH_KEY") "$@"
 }

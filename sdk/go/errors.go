@@ -51,6 +51,15 @@ type problem struct {
 	Retryable bool           `json:"retryable"`
 }
 
+func (p problem) toError(status int, requestID string) *Error {
+	e := &Error{Err: workbench.E(p.Code, "%s", p.Detail), Status: status, RequestID: p.RequestID, Retryable: p.Retryable}
+	e.Err.Hint, e.Err.Field = p.Hint, p.Field
+	if e.RequestID == "" {
+		e.RequestID = requestID
+	}
+	return e
+}
+
 // maxProblem bounds what is read of a failed answer.
 const maxProblem = 64 << 10
 
@@ -62,13 +71,9 @@ func errorOf(res *http.Response, now time.Time) *Error {
 	raw, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
 	var p problem
 	if err == nil && kind == "application/problem+json" && json.Unmarshal(raw, &p) == nil && p.Code != "" {
-		e.Err = workbench.E(p.Code, "%s", p.Detail)
-		e.Err.Hint, e.Err.Field = p.Hint, p.Field
-		e.Retryable = p.Retryable || workbench.ClassOf(p.Code).Retryable
-		if p.RequestID != "" {
-			e.RequestID = p.RequestID
-		}
-		return e
+		told := p.toError(e.Status, e.RequestID)
+		told.RetryAfter = e.RetryAfter
+		return told
 	}
 	e.Err = workbench.E(codeOfStatus(res.StatusCode), "the server answered %d %s without saying why", res.StatusCode, http.StatusText(res.StatusCode)).
 		WithHint("check that the address is that of a Workbench server, and what stands between you and it")

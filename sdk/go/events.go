@@ -84,7 +84,7 @@ func (c *Client) Events(ctx context.Context, runID string, after int64) iter.Seq
 				err = c.unreachable(ctx, ctx.Err())
 			}
 			failures++
-			if failures > c.o.Retries || !streamMayResume(err) || c.pause(ctx, failures, 0) != nil {
+			if failures > c.o.Retries || !mayComeBack(err) || c.pause(ctx, failures, 0) != nil {
 				yield(Event{}, err)
 				return
 			}
@@ -96,10 +96,11 @@ func (c *Client) Events(ctx context.Context, runID string, after int64) iter.Seq
 var errTruncated = workbench.E(workbench.CodeUnavailable, "the event stream broke off").
 	WithHint("follow the run again after the last event seen, or read its receipt")
 
-func streamMayResume(err error) bool {
-	var answer *Error
-	return !errors.As(err, &answer) && workbench.HasCode(err, workbench.CodeUnavailable)
-}
+// mayComeBack reports whether asking again later may help: the connection
+// broke, or the server said that it is not able right now. Whoever follows a
+// run asks so often that a restart of the server, of about half a minute, is
+// ridden out.
+func mayComeBack(err error) bool { return workbench.HasCode(err, workbench.CodeUnavailable) }
 
 // follow reads one connection. done means that the caller has everything: the
 // terminal event came, or it asked to stop.
@@ -155,6 +156,7 @@ var errEventTooLarge = workbench.E(workbench.CodeInternal, "the server sent an e
 // readEvent reads one server-sent event; ok is false for one without data.
 func readEvent(r *bufio.Reader, alive func()) (e Event, ok bool, err error) {
 	var data bytes.Buffer
+	var kind string
 	for {
 		line, err := readLine(r)
 		if err != nil {
@@ -166,6 +168,9 @@ func readEvent(r *bufio.Reader, alive func()) (e Event, ok bool, err error) {
 			if data.Len() == 0 {
 				return e, false, nil
 			}
+			if kind == "problem" {
+				return e, false, streamProblem(data.Bytes())
+			}
 			if err := json.Unmarshal(data.Bytes(), &e); err != nil {
 				return e, false, workbench.E(workbench.CodeInternal, "the server sent an event that is not the JSON expected").Caused(err)
 			}
@@ -173,8 +178,12 @@ func readEvent(r *bufio.Reader, alive func()) (e Event, ok bool, err error) {
 		case line[0] == ':': // a comment keeps the connection alive
 		default:
 			name, value, _ := strings.Cut(string(line), ":")
-			if name == "data" {
-				data.WriteString(strings.TrimPrefix(value, " "))
+			value = strings.TrimPrefix(value, " ")
+			switch name {
+			case "event":
+				kind = value
+			case "data":
+				data.WriteString(value)
 				data.WriteByte('\n')
 			}
 			if data.Len() > maxEvent {
@@ -182,6 +191,15 @@ func readEvent(r *bufio.Reader, alive func()) (e Event, ok bool, err error) {
 			}
 		}
 	}
+}
+
+// streamProblem is the error that ends a stream which had already begun.
+func streamProblem(raw []byte) error {
+	var p problem
+	if json.Unmarshal(raw, &p) != nil || p.Code == "" {
+		return errTruncated
+	}
+	return p.toError(p.Status, "")
 }
 
 // readLine reads a line of bounded length, without its end.

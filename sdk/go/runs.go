@@ -66,16 +66,24 @@ func (c *Client) GetRun(ctx context.Context, runID string, wait time.Duration) (
 
 // WaitForSessionRun returns the receipt of a run once it is terminal. It reads
 // only; a failed, timed out or unknown run is a receipt, not an error. It ends
-// early only with ctx.
+// early with ctx, or when the server does not come back.
 func (c *Client) WaitForSessionRun(ctx context.Context, runID string) (workbench.Receipt, error) {
+	failures := 0
 	for {
 		receipt, err := c.GetRun(ctx, runID, MaxPoll)
-		if err != nil || receipt.Status.Terminal() {
+		switch {
+		case err == nil && receipt.Status.Terminal():
+			return receipt, nil
+		case err == nil:
+			failures = 0
+		case ctx.Err() != nil || !mayComeBack(err) || failures >= c.o.Retries:
 			return receipt, err
+		default:
+			failures++
 		}
 		// A server that answers early (it may be shutting down) is not asked
 		// again without a breath.
-		if err := c.pause(ctx, 1, 0); err != nil {
+		if err := c.pause(ctx, failures+1, 0); err != nil {
 			return receipt, c.unreachable(ctx, err)
 		}
 	}
