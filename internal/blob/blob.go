@@ -1,40 +1,60 @@
-// Package blob stores dumb bytes under ids: five verbs on a disk. It knows
-// nothing of what the bytes mean; they are encrypted strictly above.
-//
-// A blob is whole or absent: it is written to a temporary file, synced and
-// renamed. Putting an id that exists keeps what is there.
+// Package blob keeps dumb bytes under ids, on disk. Its one job is that a blob
+// is either whole and durable or not there at all. It knows nothing of what
+// the bytes mean, to whom they belong or whether they are encrypted; package
+// seal sees to that above it.
 package blob
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
-	"io/fs"
-	"os"
-	"strings"
-	"sync"
-	"syscall"
+	"iter"
+	"time"
 
 	"github.com/workbenchdev/workbench"
-	"github.com/workbenchdev/workbench/internal/failpoint"
 )
 
-// Store is what the rooms above need. Ids are 3 to 128 characters of
-// [a-z0-9_-]. Errors are *workbench.Error: not_found, unavailable (disk full or
-// failing), invalid_request (an id), request_cancelled.
+// MaxIDBytes bounds an id.
+const MaxIDBytes = 128
+
+// Store is a place for blobs: five verbs. Put is in two steps, Create and
+// Commit, because an id may depend on the bytes. Implementations are safe for
+// concurrent use and must pass blobtest.
+//
+// Every error is a *workbench.Error: invalid_request for an id that is none,
+// not_found, request_cancelled, and unavailable (retryable) when the storage
+// is full or fails.
 type Store interface {
-	// Put stores r under id and returns its size. The bytes are durable when it
-	// returns. An error of r is returned as it is, and nothing is stored.
-	Put(ctx context.Context, id string, r io.Reader) (int64, error)
-	// Open returns the blob for reading at any offset.
+	// Create begins a blob that nobody sees before its Commit.
+	Create(ctx context.Context) (Writer, error)
+
+	// Open opens a blob for reading at any place. It stays readable until it
+	// is closed, also when it is deleted or replaced meanwhile.
 	Open(ctx context.Context, id string) (Reader, error)
-	// Stat returns the size.
-	Stat(ctx context.Context, id string) (int64, error)
-	// Delete removes the blob; deleting an absent one succeeds.
+
+	// Stat is not_found for what is not there.
+	Stat(ctx context.Context, id string) (Info, error)
+
+	// Delete removes a blob; one that is not there is no error.
 	Delete(ctx context.Context, id string) error
-	// List calls yield with every id until it returns false.
-	List(ctx context.Context, yield func(id string) bool) error
+
+	// List gives all blobs whose id begins with prefix, in no order. A blob
+	// that comes or goes meanwhile may be missing. It ends at the first error.
+	List(ctx context.Context, prefix string) iter.Seq2[Info, error]
+}
+
+// Writer takes the bytes of one blob. Exactly one of Commit and Abort must be
+// called; Abort after Commit does nothing, so it can be deferred.
+type Writer interface {
+	io.Writer
+
+	// Commit makes the blob visible under id, whole and durable, and replaces
+	// what was there in one step. After an error the blob is not there, or, if
+	// only its durability is in doubt, it may be.
+	Commit(id string) error
+
+	// Abort leaves nothing.
+	Abort()
 }
 
 // Reader is an open blob.
@@ -44,246 +64,57 @@ type Reader interface {
 	Size() int64
 }
 
-var _ Store = (*Disk)(nil)
-
-// Disk is a Store in a folder: <dir>/<two characters>/<id>.
-type Disk struct {
-	root *os.Root
-	mu   sync.Mutex
-	made map[string]bool // shards known to exist
+// Info describes a blob.
+type Info struct {
+	ID       string
+	Size     int64
+	Modified time.Time
 }
 
-const tmpDir = "tmp"
-
-// OpenDisk opens or makes a folder of blobs and removes what an interrupted
-// Put left. The caller owns the folder alone.
-func OpenDisk(dir string) (*Disk, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, diskError("the blob folder cannot be made", err)
+// Put stores what r gives under id and returns its size.
+func Put(ctx context.Context, s Store, id string, r io.Reader) (int64, error) {
+	if err := CheckID(id); err != nil {
+		return 0, err
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, diskError("the blob folder cannot be opened", err)
-	}
-	if err := root.RemoveAll(tmpDir); err != nil {
-		return nil, diskError("the blob folder cannot be cleaned", err)
-	}
-	if err := root.Mkdir(tmpDir, 0o700); err != nil {
-		return nil, diskError("the blob folder cannot be written", err)
-	}
-	return &Disk{root: root, made: map[string]bool{}}, nil
-}
-
-// Close releases the folder.
-func (d *Disk) Close() error { return d.root.Close() }
-
-func diskError(what string, err error) error {
-	e := workbench.E(workbench.CodeUnavailable, "%s", what).Caused(err)
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return e.WithHint("the disk of the data directory is full: make room, then try again")
-	}
-	return e.WithHint("the operator should look at the disk of the data directory")
-}
-
-// path checks an id and returns its shard and file name. The shard comes from
-// the end: ids begin alike.
-func path(id string) (shard, file string, err error) {
-	if len(id) < 3 || len(id) > 128 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
-		return "", "", workbench.E(workbench.CodeInvalidRequest, "not a blob id")
-	}
-	shard = "s" + id[len(id)-2:]
-	return shard, shard + "/" + id, nil
-}
-
-// Put implements Store.
-func (d *Disk) Put(ctx context.Context, id string, r io.Reader) (int64, error) {
-	shard, file, err := path(id)
+	w, err := s.Create(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if err := d.shard(shard); err != nil {
-		return 0, err
-	}
-	tmp := tmpDir + "/" + rand.Text()
-	n, err := d.write(ctx, tmp, r)
-	if err == nil {
-		err = failpoint.Hit("blob.put.before_rename")
-	}
-	if err == nil {
-		err = d.publish(tmp, file, shard)
-	}
+	defer w.Abort()
+	n, err := io.Copy(w, r)
 	if err != nil {
-		_ = d.root.Remove(tmp)
-		return 0, err
+		return n, err
 	}
-	return n, failpoint.Hit("blob.put.after_rename")
+	return n, w.Commit(id)
 }
 
-// write makes a synced temporary file. Errors of the disk are told apart from
-// the reader's own.
-func (d *Disk) write(ctx context.Context, tmp string, r io.Reader) (int64, error) {
-	f, err := d.root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return 0, diskError("a blob cannot be written", err)
+// CheckID refuses, with invalid_request, whatever is not an id: 1 to 128 of
+// the characters a–z, 0–9, "_" and "-".
+func CheckID(id string) error {
+	if id == "" || len(id) > MaxIDBytes {
+		return errID
 	}
-	out := &diskWriter{f: f}
-	n, err := io.Copy(out, &cancellable{ctx, r})
-	if out.err != nil {
-		err = diskError("a blob cannot be written", out.err)
-	}
-	if err == nil {
-		if syncErr := f.Sync(); syncErr != nil {
-			err = diskError("a blob cannot be made durable", syncErr)
+	for _, c := range []byte(id) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return errID
 		}
-	}
-	if closeErr := f.Close(); err == nil && closeErr != nil {
-		err = diskError("a blob cannot be written", closeErr)
-	}
-	return n, err
-}
-
-func (d *Disk) publish(tmp, file, shard string) error {
-	if err := d.root.Rename(tmp, file); err != nil {
-		return diskError("a blob cannot be published", err)
-	}
-	return d.syncDir(shard)
-}
-
-func (d *Disk) syncDir(name string) error {
-	dir, err := d.root.Open(name)
-	if err != nil {
-		return diskError("a blob cannot be made durable", err)
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil {
-		return diskError("a blob cannot be made durable", err)
 	}
 	return nil
 }
 
-func (d *Disk) shard(name string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.made[name] {
+var errID = workbench.E(workbench.CodeInvalidRequest, "not a blob id")
+
+// IsNotFound reports whether err says that a blob is not there.
+func IsNotFound(err error) bool { return workbench.HasCode(err, workbench.CodeNotFound) }
+
+// cancelled is the error of a context that ended.
+func cancelled(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil {
 		return nil
 	}
-	if err := d.root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return diskError("the blob folder cannot be written", err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return workbench.E(workbench.CodeUnavailable, "the storage did not answer in time").WithHint("try again in a moment").Caused(err)
 	}
-	if err := d.syncDir("."); err != nil {
-		return err
-	}
-	d.made[name] = true
-	return nil
-}
-
-// Open implements Store.
-func (d *Disk) Open(_ context.Context, id string) (Reader, error) {
-	_, file, err := path(id)
-	if err != nil {
-		return nil, err
-	}
-	f, err := d.root.Open(file)
-	if err != nil {
-		return nil, readError(err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		_ = f.Close()
-		return nil, readError(err)
-	}
-	return &diskReader{f, info.Size()}, nil
-}
-
-// Stat implements Store.
-func (d *Disk) Stat(_ context.Context, id string) (int64, error) {
-	_, file, err := path(id)
-	if err != nil {
-		return 0, err
-	}
-	info, err := d.root.Stat(file)
-	if err != nil {
-		return 0, readError(err)
-	}
-	return info.Size(), nil
-}
-
-func readError(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return workbench.E(workbench.CodeNotFound, "no such blob").Caused(err)
-	}
-	return diskError("a blob cannot be read", err)
-}
-
-// Delete implements Store.
-func (d *Disk) Delete(_ context.Context, id string) error {
-	_, file, err := path(id)
-	if err != nil {
-		return err
-	}
-	if err := d.root.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return diskError("a blob cannot be deleted", err)
-	}
-	return nil
-}
-
-// List implements Store.
-func (d *Disk) List(ctx context.Context, yield func(id string) bool) error {
-	shards, err := fs.ReadDir(d.root.FS(), ".")
-	if err != nil {
-		return readError(err)
-	}
-	for _, shard := range shards {
-		if !shard.IsDir() || shard.Name() == tmpDir {
-			continue
-		}
-		files, err := fs.ReadDir(d.root.FS(), shard.Name())
-		if err != nil {
-			return readError(err)
-		}
-		for _, f := range files {
-			if ctx.Err() != nil {
-				return workbench.E(workbench.CodeCancelled, "the listing was given up").Caused(ctx.Err())
-			}
-			if !yield(f.Name()) {
-				return nil
-			}
-		}
-	}
-	return nil
-}
-
-type diskReader struct {
-	*os.File
-	size int64
-}
-
-// Size implements Reader.
-func (r *diskReader) Size() int64 { return r.size }
-
-// diskWriter remembers its error, so that it is told from the source's.
-type diskWriter struct {
-	f   *os.File
-	err error
-}
-
-func (w *diskWriter) Write(p []byte) (int, error) {
-	n, err := w.f.Write(p)
-	if err != nil {
-		w.err = err
-	}
-	return n, err
-}
-
-// cancellable ends a copy with its context.
-type cancellable struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (c *cancellable) Read(p []byte) (int, error) {
-	if c.ctx.Err() != nil {
-		return 0, workbench.E(workbench.CodeCancelled, "the write was given up").Caused(c.ctx.Err())
-	}
-	return c.r.Read(p)
+	return workbench.E(workbench.CodeCancelled, "the request was given up before the storage answered").Caused(err)
 }
