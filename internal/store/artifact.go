@@ -97,7 +97,7 @@ func (t *tx) reserve(s workbench.Session, size int64, q Quota) error {
 	}
 	// The condition is judged on the newest row, under its lock: two sessions
 	// of a tenant do not both pass.
-	n, err := t.exec("UPDATE tenants SET files_bytes = files_bytes + $2 WHERE id = $1 AND ($3 = 0 OR files_bytes + $2 <= $3)", s.TenantID, size, q.TenantBytes)
+	n, err := t.exec("UPDATE tenants SET files_bytes = files_bytes + $2 WHERE id = $1 AND (CAST($3 AS BIGINT) = 0 OR files_bytes + $2 <= $3)", s.TenantID, size, q.TenantBytes)
 	if err != nil {
 		return err
 	}

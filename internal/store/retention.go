@@ -7,11 +7,11 @@ import (
 	"github.com/workbenchdev/workbench"
 )
 
-// due is the condition, for session s at $1 (now) with grace $2 (both in
-// microseconds), that nothing of it need be kept: it ended at least the grace
-// ago, and so did the life of its last retained file.
-const due = `s.state <> 'active' AND s.ended_at <> 0 AND s.ended_at <= $1 - $2
-	AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.session_id = s.id AND (a.state IN ('ready', 'pending') OR a.gone_at > $1 - $2))`
+// due is the condition, for session s and $1 (the time a grace ago), that
+// nothing of it need be kept: it ended by then, and so did the life of its last
+// retained file.
+const due = `s.state <> 'active' AND s.ended_at <> 0 AND s.ended_at <= $1
+	AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.session_id = s.id AND (a.state IN ('ready', 'pending') OR a.gone_at > $1))`
 
 // PurgeReceipts removes up to limit runs, with logs and changed files, of
 // sessions that ended a ReceiptGrace ago and whose last retained file went as
@@ -26,9 +26,9 @@ func (db *DB) PurgeReceipts(ctx context.Context, now time.Time, limit int) ([]st
 		if t.db.dialect == Postgres {
 			lock = " FOR UPDATE OF r SKIP LOCKED"
 		}
-		at, grace := micros(now), workbench.ReceiptGrace.Microseconds()
-		rows, err := t.rows("SELECT r.id FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.finished_at <> 0 AND r.receipt_ends <= $1 AND "+due+
-			" ORDER BY r.id LIMIT $3"+lock, at, grace, limit)
+		cutoff := micros(now.Add(-workbench.ReceiptGrace))
+		rows, err := t.rows("SELECT r.id FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.finished_at <> 0 AND r.receipt_ends <= $2 AND "+due+
+			" ORDER BY r.id LIMIT $3"+lock, cutoff, micros(now), limit)
 		if purged, err = collect(rows, err, scanString); err != nil {
 			return err
 		}
@@ -38,18 +38,18 @@ func (db *DB) PurgeReceipts(ctx context.Context, now time.Time, limit int) ([]st
 				return err
 			}
 		}
-		return t.purgeSessions(at, grace, limit)
+		return t.purgeSessions(cutoff, limit)
 	})
 	return purged, err
 }
 
-func (t *tx) purgeSessions(at, grace int64, limit int) error {
+func (t *tx) purgeSessions(cutoff int64, limit int) error {
 	lock := ""
 	if t.db.dialect == Postgres {
 		lock = " FOR UPDATE OF s SKIP LOCKED"
 	}
-	rows, err := t.rows("SELECT s.id FROM sessions s WHERE "+due+" AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_id = s.id) ORDER BY s.id LIMIT $3"+lock,
-		at, grace, limit)
+	rows, err := t.rows("SELECT s.id FROM sessions s WHERE "+due+" AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_id = s.id) ORDER BY s.id LIMIT $2"+lock,
+		cutoff, limit)
 	sessions, err := collect(rows, err, scanString)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ func testArtifacts(t *testing.T, open Open) {
 		w := mustWorld(t, open)
 		s := w.mustSession(w.ann)
 		a := w.artifact(s, 100)
-		want(t, w.ReserveArtifact(ctx(t), w.ann, a, store.Quota{SessionBytes: 100}), "")
+		want(t, w.ReserveArtifact(ctx(t), w.ann, a, store.Quota{SessionBytes: 100, SessionFiles: 100, TenantBytes: 1 << 40}), "")
 		equal(t, "use", w.use(s), store.QuotaUse{SessionBytes: 100, SessionFiles: 1, TenantBytes: 100})
 		want(t, w.ReserveArtifact(ctx(t), w.ann, w.artifact(s, 1), store.Quota{SessionBytes: 100}), workbench.CodeQuotaExceeded)
 		_, err := w.Artifact(ctx(t), w.ann, a.ID)
