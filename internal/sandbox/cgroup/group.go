@@ -71,25 +71,31 @@ func (g *Group) createV2(l Limits) error {
 	if err := g.h.mkdir(dir); err != nil {
 		return err
 	}
+	return apply(dir, settingsV2(l))
+}
+
+func settingsV2(l Limits) []setting {
 	together := "0"
 	if l.KillTogether {
 		together = "1"
 	}
-	values := []setting{
+	return []setting{
 		{"memory.max", strconv.FormatInt(l.MemoryBytes, 10), true},
 		{"memory.swap.max", "0", false},
 		{"memory.oom.group", together, true},
 		{"cpu.max", fmt.Sprintf("%d %d", quota(l.CPUs), period), true},
 		{"pids.max", strconv.FormatInt(l.Tasks, 10), true},
 	}
-	return apply(dir, values)
 }
 
-func (g *Group) createV1(l Limits) error {
-	byController := []struct {
-		controller string
-		values     []setting
-	}{
+// settingsOf are one version 1 controller's values.
+type settingsOf struct {
+	controller string
+	values     []setting
+}
+
+func settingsV1(l Limits) []settingsOf {
+	return []settingsOf{
 		{"memory", []setting{
 			{"memory.limit_in_bytes", strconv.FormatInt(l.MemoryBytes, 10), true},
 			{"memory.memsw.limit_in_bytes", strconv.FormatInt(l.MemoryBytes, 10), false},
@@ -103,7 +109,10 @@ func (g *Group) createV1(l Limits) error {
 		{"cpuacct", nil},
 		{"freezer", nil},
 	}
-	for _, c := range byController {
+}
+
+func (g *Group) createV1(l Limits) error {
+	for _, c := range settingsV1(l) {
 		t, ok := g.h.treeOf(c.controller)
 		if !ok {
 			continue // only cpuacct and freezer can be missing here

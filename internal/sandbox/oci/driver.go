@@ -67,6 +67,11 @@ func Open(o Options) (*Driver, error) {
 		return nil, workbench.E(workbench.CodeRuntimeUnavailable, "the sandbox driver's state directory cannot be used").
 			WithHint("the server must be able to write to %s", o.StateDir).Caused(err)
 	}
+	if o.Weaken != nil {
+		if err := at.groups.Bound(o.Weaken.Bound); err != nil {
+			return nil, errors.Join(err, d.locked.Close())
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stop = cancel
 	if o.Kind == Runsc && at.groups.Mode() != cgroup.ModeV2 {

@@ -45,8 +45,10 @@ type Options struct {
 	// CoreScheduling keeps a sandbox's threads from sharing a CPU core with
 	// anyone else's (runsc, Linux 5.14 or newer).
 	CoreScheduling bool
-	Log            *slog.Logger     // default: slog.Default()
-	Clock          func() time.Time // default: time.Now
+	// Weaken breaks sandboxes on purpose: see Weakening.
+	Weaken *Weakening
+	Log    *slog.Logger     // default: slog.Default()
+	Clock  func() time.Time // default: time.Now
 }
 
 // Defaults of Options.

@@ -66,6 +66,7 @@ func (d *Driver) buildSpec(id string, class sandbox.Class, idRange uint32) *spec
 	} else {
 		d.runcSpec(s, class)
 	}
+	d.o.Weaken.spec(s)
 	return s
 }
 

@@ -22,7 +22,7 @@ func (d *Driver) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbo
 	if err := checkClass(class); err != nil {
 		return nil, workbench.E(workbench.CodeSizeUnavailable, "this size cannot be started").Caused(err)
 	}
-	if err := checkImage(class.Image); err != nil {
+	if err := checkImage(class.Image); err != nil && !(d.o.Weaken != nil && d.o.Weaken.AnyImage) {
 		return nil, err
 	}
 	if d.o.Kind == Runc {
@@ -92,7 +92,7 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 	}
 	defer outside.close()
 	err = invocation{
-		binary: d.o.Binary, args: d.startArgs(at), dir: at.dir,
+		binary: d.o.Binary, args: d.o.Weaken.args(d.startArgs(at)), dir: at.dir,
 		stdin: outside.stdin, stdout: outside.stdout, stderr: outside.stderr,
 	}.run(ctx)
 	outside.close()
