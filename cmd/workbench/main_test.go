@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/terminal"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+var update = flag.Bool("update", false, "write docs/cli.md's table of exit statuses")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"workbench": func() { os.Exit(Main()) }})
+}
+
+// hermetic takes this host's settings out of a test's environment.
+func hermetic(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"SERVER", "KEY", "KEY_FILE", "TENANT", "END_USER", "GROUP", "DATA", "IMAGES", "DRIVER", "DATABASE", "LISTEN"} {
+		t.Setenv("WORKBENCH_"+name, "")
+	}
+}
+
+// invoke runs one command line in this process.
+func invoke(t *testing.T, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	a := &app{in: os.Stdin, out: &out, err: &errOut}
+	status = a.run(t.Context(), args)
+	return out.String(), errOut.String(), status
+}
+
+func TestExitTableIsTheDocumentedOne(t *testing.T) {
+	const page = "../../docs/cli.md"
+	raw, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, ok := strings.Cut(string(raw), "|---:|---|---|\n")
+	if !ok {
+		t.Fatal("docs/cli.md has no table of exit statuses")
+	}
+	want := head + "|---:|---|---|\n" + exitTable()
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if string(raw) != want {
+		t.Errorf("docs/cli.md does not have the table of the code; go test ./cmd/workbench -run ExitTable -update writes it\n%s", exitTable())
+	}
+	for _, c := range workbench.ErrorTable() {
+		if !strings.Contains(want, "`"+string(c.Code)+"`") {
+			t.Errorf("the table does not tell the exit status of %s", c.Code)
+		}
+	}
+}
+
+func TestUsageErrorsExitWithTwo(t *testing.T) {
+	hermetic(t)
+	for _, args := range [][]string{
+		{"frob"}, {"session", "frob"}, {"run"}, {"run", "a.py", "b.py"}, {"run", "--frob", "a.py"}, {"session", "show"},
+		{"run", "testdata/none.py"}, {"run", "main_test.go"}, {"run", "-", "--stdin", "-", "--language", "bash"},
+		{"run", "testdata/hello.py", "--file", "testdata/none.csv"}, {"run", "testdata/hello.py", "--file", "testdata/hello.py=../x"},
+		{"run", "testdata/hello.py", "--env", "UNSET_VARIABLE_OF_THIS_TEST"}, {"run", "testdata/hello.py", "--end-user", "ada"},
+		{"session", "create", "--set-limit", "frob=1"}, {"session", "create", "--set-limit", "memoryBytes=lots"}, {"session", "create", "--label", "x"},
+		{"artifact", "upload", "ses_x", "testdata"}, {"session", "list", "--server", "127.0.0.1:8080", "--key-file", "testdata/key"},
+	} {
+		stdout, stderr, status := invoke(t, args...)
+		if status != workbench.ExitUsage || stdout != "" || !strings.HasPrefix(stderr, "workbench: ") {
+			t.Errorf("workbench %s: status %d, stdout %q, stderr %q", strings.Join(args, " "), status, stdout, stderr)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	hermetic(t)
+	_, stderr, status := invoke(t, "session", "list", "--server", "http://127.0.0.1:1")
+	if status != workbench.ExitAuth || !strings.Contains(stderr, "hint: put it into a file and name that with --key-file, or set WORKBENCH_KEY") {
+		t.Errorf("without a key: status %d, %q", status, stderr)
+	}
+	file := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(file, []byte("  wbk_d_file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("WORKBENCH_KEY", "wbk_d_environment")
+	for _, tc := range []struct{ file, want string }{{"", "wbk_d_environment"}, {file, "wbk_d_file"}} {
+		c := connection{keyFile: tc.file}
+		if got, err := c.key(); got != tc.want || err != nil {
+			t.Errorf("key file %q: %q, %v, want %q", tc.file, got, err, tc.want)
+		}
+	}
+	c := connection{keyFile: "main.go"}
+	if _, err := c.key(); !workbench.HasCode(err, workbench.CodeUnauthenticated) {
+		t.Errorf("a file that holds no key: %v", err)
+	}
+}
+
+func TestErrorsAreTold(t *testing.T) {
+	served := &sdk.Error{Err: workbench.E(workbench.CodeQuotaExceeded, "64 MiB of 64 MiB are used\x1b[2J").WithHint("delete a file"), Status: 422, RequestID: "req_1"}
+	for _, tc := range []struct {
+		name   string
+		err    error
+		stderr string
+		status int
+	}{
+		{"a server's error", served, "workbench: 64 MiB of 64 MiB are used\\x1b[2J\nhint: delete a file\n(quota_exceeded, request req_1)\n", 7},
+		{"this host's error", workbench.E(workbench.CodeUnavailable, "cannot listen").Caused(errors.New("address in use")), "workbench: cannot listen\n  because: address in use\n(unavailable)\n", 8},
+		{"an error without a code", errors.New("disk on fire"), "workbench: disk on fire\n", 1},
+		{"a program's own code", exitError(42), "", 42},
+		{"none", nil, "", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			a := &app{err: &stderr}
+			if status := a.report(tc.err); status != tc.status || stderr.String() != tc.stderr {
+				t.Errorf("status %d, want %d; stderr %q, want %q", status, tc.status, stderr.String(), tc.stderr)
+			}
+		})
+	}
+	var stderr bytes.Buffer
+	a := &app{err: &stderr, json: true}
+	a.report(served)
+	var told struct {
+		Error struct {
+			Code, RequestID string
+			Exit            int
+		}
+	}
+	if err := json.Unmarshal(stderr.Bytes(), &told); err != nil || told.Error.Code != "quota_exceeded" || told.Error.RequestID != "req_1" || told.Error.Exit != 7 {
+		t.Errorf("as JSON: %s (%v)", stderr.String(), err)
+	}
+}
+
+func TestExitOf(t *testing.T) {
+	code := func(n int) *int { return &n }
+	for _, tc := range []struct {
+		name string
+		run  workbench.Run
+		want int
+	}{
+		{"success", workbench.Run{Status: workbench.StatusSucceeded, ExitCode: code(0)}, 0},
+		{"the program's own code", workbench.Run{Status: workbench.StatusFailed, Reason: workbench.ReasonExit, ExitCode: code(42)}, 42},
+		{"a signal", workbench.Run{Status: workbench.StatusFailed, Reason: workbench.ReasonSignal, Signal: "SIGSEGV"}, 9},
+		{"a limit", workbench.Run{Status: workbench.StatusFailed, Reason: workbench.ReasonOutOfMemory}, 9},
+		{"a limit the program met with an error", workbench.Run{Status: workbench.StatusFailed, Reason: workbench.ReasonWorkspaceFull, ExitCode: code(1)}, 1},
+		{"the platform", workbench.Run{Status: workbench.StatusFailed, Reason: workbench.ReasonInfrastructure}, 8},
+		{"time", workbench.Run{Status: workbench.StatusTimedOut, Reason: workbench.ReasonTimeout}, 9},
+		{"cancelled", workbench.Run{Status: workbench.StatusCancelled}, 9},
+		{"unknown", workbench.Run{Status: workbench.StatusUnknown}, 10},
+	} {
+		if got := exitOf(tc.run); got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestTablesOnATerminalAndPiped(t *testing.T) {
+	rows := [][]string{{"報告.csv", "12"}, {"evil\x1b]0;x\x07\tname", "3"}}
+	var out bytes.Buffer
+	a := &app{out: &out, outTTY: true}
+	if err := a.table([]string{"PATH", "SIZE"}, rows); err != nil {
+		t.Fatal(err)
+	}
+	want := "PATH                    SIZE\n報告.csv                12\nevil\\x1b]0;x\\x07\\tname  3\n"
+	if out.String() != want {
+		t.Errorf("on a terminal:\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	a.outTTY = false
+	if err := a.table([]string{"PATH", "SIZE"}, rows); err != nil {
+		t.Fatal(err)
+	}
+	if want := "報告.csv\t12\nevil\\x1b]0;x\\x07\\tname\t3\n"; out.String() != want {
+		t.Errorf("piped: %q, want %q", out.String(), want)
+	}
+}
+
+func TestPrinter(t *testing.T) {
+	t.Run("piped: exact bytes", func(t *testing.T) {
+		var out, errOut bytes.Buffer
+		p := (&app{out: &out, err: &errOut}).printer()
+		for _, c := range []sdk.Chunk{
+			{Stream: workbench.Stdout, Offset: 0, Length: 4, Text: "\x1b[0m"},
+			{Stream: workbench.Stderr, Offset: 0, Length: 1, Text: "e"},
+			{Stream: workbench.Stdout, Offset: 4, Length: 2, Text: "\ufffd\ufffd", Base64: "//4="},
+		} {
+			if err := p.chunk(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out.String() != "\x1b[0m\xff\xfe" || errOut.String() != "e" {
+			t.Errorf("stdout %q, stderr %q", out.String(), errOut.String())
+		}
+	})
+	t.Run("a terminal: harmless text", func(t *testing.T) {
+		var out bytes.Buffer
+		p := (&app{out: &out, err: &out, outTTY: true, errTTY: true}).printer()
+		if err := p.chunk(sdk.Chunk{Stream: workbench.Stdout, Length: 8, Text: "\x1b[2Jok\r\n"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.close(); err != nil || out.String() != "\\x1b[2Jok\n" {
+			t.Errorf("shown %q, %v", out.String(), err)
+		}
+	})
+	t.Run("a gap is an error", func(t *testing.T) {
+		p := (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).printer()
+		if err := p.chunk(sdk.Chunk{Stream: workbench.Stdout, Offset: 1, Length: 1, Text: "x"}); !workbench.HasCode(err, workbench.CodeInternal) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestProgressIsPlainWhenPiped(t *testing.T) {
+	var out bytes.Buffer
+	p := (&app{err: &out}).progress()
+	p.show("download", "python3", 1, 2)
+	p.show("download", "nodejs", 2, 2)
+	p.show("install", "evil\x1b[2J", 0, 0)
+	p.done()
+	if want := "download 1/2  python3\ninstall  evil\\x1b[2J\n"; out.String() != want {
+		t.Errorf("progress %q, want %q", out.String(), want)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	r, err := limitsOf([]string{"memoryBytes=128MiB", "timeoutMs=5000", "tasks=8"})
+	if err != nil || *r.MemoryBytes != 134217728 || *r.TimeoutMs != 5000 || *r.Tasks != 8 || r.FileBytes != nil {
+		t.Errorf("limits %+v, %v", r, err)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	stdout, _, status := invoke(t, "version", "--json")
+	var v struct {
+		Version, Go string
+		Embedded    map[string]string
+	}
+	if err := json.Unmarshal([]byte(stdout), &v); err != nil || status != 0 || v.Go == "" || len(v.Embedded) != 3 {
+		t.Errorf("version %q, status %d, %v", stdout, status, err)
+	}
+	if terminal.Text(stdout) != stdout {
+		t.Errorf("version is not plain text: %q", stdout)
+	}
+}
