@@ -1,0 +1,224 @@
+package guest
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+)
+
+// Bounds of the socket that code calls.
+const (
+	brokerConns   = 64               // at once, of one exec; more wait in the kernel's queue
+	brokerRequest = 384 << 10        // bytes of a request
+	brokerIdle    = 10 * time.Second // for a request to arrive, or an answer to be taken
+)
+
+// broker is the socket through which the code of one exec reaches out. A
+// request is a big-endian uint32 length and JSON, an answer likewise; one of
+// each per connection. The socket and its token end with the exec.
+type broker struct {
+	e      *execution
+	path   string
+	token  string
+	l      *net.UnixListener
+	ctx    context.Context
+	cancel context.CancelFunc
+	conns  sync.WaitGroup
+	accept sync.WaitGroup
+}
+
+// brokerCall is a request.
+type brokerCall struct {
+	Token string          `json:"token"`
+	Op    string          `json:"op"`              // save, result, call
+	Path  string          `json:"path,omitempty"`  // of save, base64
+	Value json.RawMessage `json:"value,omitempty"` // of result
+	Name  string          `json:"name,omitempty"`  // of call: the tool
+}
+
+// brokerAnswer is an answer: one of its fields.
+type brokerAnswer struct {
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  *brokerError    `json:"error,omitempty"`
+}
+
+type brokerError struct {
+	Code   workbench.Code `json:"code"`
+	Detail string         `json:"detail"`
+	Hint   string         `json:"hint,omitempty"`
+}
+
+func newBroker(e *execution) (*broker, error) {
+	var token [16]byte
+	if _, err := rand.Read(token[:]); err != nil {
+		return nil, err
+	}
+	b := &broker{e: e, path: e.dir + "/s", token: hex.EncodeToString(token[:])}
+	var err error
+	if b.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: b.path, Net: "unix"}); err != nil {
+		return nil, err
+	}
+	b.l.SetUnlinkOnClose(false) // the exec's directory is removed whole
+	if err := os.Chmod(b.path, 0o666); err != nil {
+		b.l.Close()
+		return nil, err
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.accept.Go(b.serve)
+	return b, nil
+}
+
+func (b *broker) serve() {
+	slots := make(chan struct{}, brokerConns)
+	for {
+		select {
+		case slots <- struct{}{}:
+		case <-b.ctx.Done():
+			return
+		}
+		c, err := b.l.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			<-slots
+			time.Sleep(10 * time.Millisecond) // out of descriptors
+			continue
+		}
+		b.conns.Go(func() {
+			defer func() { <-slots }()
+			b.answer(c)
+		})
+	}
+}
+
+// finish stops new calls and gives those under way some time to end.
+func (b *broker) finish(grace time.Duration) {
+	_ = b.l.Close()
+	b.accept.Wait()
+	stop := time.AfterFunc(grace, b.cancel)
+	b.conns.Wait()
+	stop.Stop()
+}
+
+// close ends everything.
+func (b *broker) close() {
+	b.cancel()
+	_ = b.l.Close()
+	b.accept.Wait()
+	b.conns.Wait()
+}
+
+func (b *broker) answer(c *net.UnixConn) {
+	defer c.Close()
+	stop := context.AfterFunc(b.ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = c.SetDeadline(time.Now().Add(brokerIdle))
+	var call brokerCall
+	result, err := json.RawMessage(nil), readCall(c, &call)
+	if err == nil {
+		_ = c.SetDeadline(time.Time{})
+		result, err = b.carryOut(call)
+	}
+	a := brokerAnswer{Result: result}
+	if err != nil {
+		e := workbench.AsError(err)
+		a = brokerAnswer{Error: &brokerError{e.Code, e.Detail, e.Hint}}
+	} else if len(result) == 0 {
+		a.Result = json.RawMessage("null")
+	}
+	raw, _ := json.Marshal(a) // cannot fail: the result is valid JSON
+	_ = c.SetWriteDeadline(time.Now().Add(brokerIdle))
+	_, _ = c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)) // the caller may have gone
+}
+
+func readCall(r io.Reader, call *brokerCall) error {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return workbench.E(workbench.CodeInvalidRequest, "no request")
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if size > brokerRequest {
+		return workbench.E(workbench.CodeBodyTooLarge, "the request has %d bytes, %d are allowed", size, brokerRequest)
+	}
+	raw, err := io.ReadAll(io.LimitReader(r, int64(size)))
+	if err != nil || len(raw) != int(size) {
+		return workbench.E(workbench.CodeInvalidRequest, "the request ends early")
+	}
+	if err := json.Unmarshal(raw, call); err != nil {
+		return workbench.E(workbench.CodeInvalidRequest, "the request is not valid JSON")
+	}
+	return nil
+}
+
+func (b *broker) carryOut(call brokerCall) (json.RawMessage, error) {
+	if subtle.ConstantTimeCompare([]byte(call.Token), []byte(b.token)) != 1 {
+		return nil, workbench.E(workbench.CodeForbidden, "the token is not this run's").
+			WithHint("a run's socket and token end with it")
+	}
+	switch call.Op {
+	case guestwire.OpSave:
+		raw, err := base64.StdEncoding.DecodeString(call.Path)
+		if err != nil {
+			return nil, workbench.E(workbench.CodeInvalidRequest, "the path is not base64")
+		}
+		return b.save(string(raw))
+	case guestwire.OpResult:
+		if len(call.Value) == 0 {
+			return nil, workbench.E(workbench.CodeInvalidRequest, "there is no value")
+		}
+		if len(call.Value) > guestwire.MaxResult {
+			return nil, workbench.E(workbench.CodeBodyTooLarge, "the result has %d bytes, %d are allowed", len(call.Value), guestwire.MaxResult).
+				WithHint("save it as a file instead")
+		}
+		return b.pass(guestwire.OpResult, guestwire.ResultArgs{Value: call.Value}, -1, nil)
+	case "call":
+		return nil, workbench.E(workbench.CodeNotBuilt, "calling tools is not built yet").
+			WithHint("save files and set a result; tools come with a later version")
+	}
+	return nil, workbench.E(workbench.CodeInvalidRequest, "there is no such operation")
+}
+
+// pass asks the host.
+func (b *broker) pass(op string, args any, size int64, content io.Reader) (json.RawMessage, error) {
+	raw, err := json.Marshal(args)
+	if err != nil {
+		return nil, err
+	}
+	return b.e.x.Call(b.ctx, op, raw, size, content)
+}
+
+// save sends one file of the workspace to the host, opened as code itself could.
+func (b *broker) save(p string) (json.RawMessage, error) {
+	rel, err := workspacePath(p)
+	if err != nil {
+		return nil, err
+	}
+	var f *os.File
+	var st unix.Stat_t
+	err = asUser(func() error {
+		var err error
+		f, st, err = openFile(rel)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return b.pass(guestwire.OpSave, guestwire.SaveArgs{Path: rel}, st.Size, f)
+}

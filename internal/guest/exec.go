@@ -1,0 +1,333 @@
+package guest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+)
+
+// Times of an exec.
+const (
+	defaultGrace = time.Second
+	callsGrace   = 5 * time.Second // for calls under way when the program ends
+	groupEndWait = 5 * time.Second // for a killed group to be gone
+)
+
+// execution is one exec from start to end.
+type execution struct {
+	s   *supervisor
+	b   *binding
+	r   guestwire.ExecRequest
+	x   *guestwire.Running
+	dir string // of its own, below execsDir
+
+	broker *broker
+	group  *group
+	pid    int // of the main process, in the group
+	start  time.Time
+
+	ended  chan struct{} // closed once the main process has ended, as far as the run goes
+	once   sync.Once
+	status unix.WaitStatus
+	maxRSS int64
+
+	cancelled chan struct{}
+	cancel    sync.Once
+	outOfMem  chan struct{}
+	oom       sync.Once
+
+	mu     sync.Mutex
+	limits []string
+}
+
+// Exec implements guestwire.Guest.
+func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guestwire.Running) (guestwire.ExecResult, error) {
+	b, err := s.current()
+	if err != nil {
+		return guestwire.ExecResult{}, err
+	}
+	if r.Language != "" && !slices.Contains(b.languages, r.Language) {
+		return guestwire.ExecResult{}, workbench.E(workbench.CodeLanguageUnknown, "this image has no interpreter for %s", r.Language).WithField("language")
+	}
+	e := &execution{s: s, b: b, r: r, x: x, ended: make(chan struct{}), cancelled: make(chan struct{}), outOfMem: make(chan struct{})}
+	if err := e.prepare(); err != nil {
+		return guestwire.ExecResult{}, notStarted(err)
+	}
+	defer e.cleanUp()
+	if e.group, err = s.group(r.Group, b); err != nil {
+		return guestwire.ExecResult{}, notStarted(err)
+	}
+	s.mu.Lock()
+	s.execs[r.ID] = e
+	s.mu.Unlock()
+	s.watch.add(e)
+	defer func() {
+		s.watch.remove(e)
+		s.mu.Lock()
+		delete(s.execs, r.ID)
+		s.mu.Unlock()
+		if !r.KeepGroup {
+			e.group.kill()
+		}
+	}()
+	return e.run(ctx)
+}
+
+func notStarted(err error) error {
+	if e := (*workbench.Error)(nil); errors.As(err, &e) {
+		return e
+	}
+	return workbench.E(workbench.CodeUnavailable, "the program could not be started in its sandbox: %v", err)
+}
+
+// prepare makes the exec's own directory with its source and its socket.
+func (e *execution) prepare() error {
+	var name [12]byte
+	if _, err := rand.Read(name[:]); err != nil {
+		return err
+	}
+	e.dir = filepath.Join(execsDir, hex.EncodeToString(name[:]))
+	if err := os.Mkdir(e.dir, 0o711); err != nil {
+		return err
+	}
+	var err error
+	if e.broker, err = newBroker(e); err != nil {
+		_ = os.RemoveAll(e.dir)
+		return err
+	}
+	return nil
+}
+
+func (e *execution) cleanUp() {
+	e.broker.close()
+	if err := os.RemoveAll(e.dir); err != nil {
+		fmt.Fprintln(e.s.log, "guest: remove exec directory:", err)
+	}
+}
+
+// run starts the program, follows it and says how it ended.
+func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
+	e.start = time.Now()
+	cmd, err := e.command(ctx)
+	if err != nil {
+		if failed := (*compileError)(nil); errors.As(err, &failed) {
+			return e.compileFailed(failed), nil
+		}
+		return guestwire.ExecResult{}, notStarted(err)
+	}
+	p, err := e.spawn(cmd)
+	if err != nil {
+		return guestwire.ExecResult{}, notStarted(err)
+	}
+	e.x.Started()
+	e.start = time.Now()
+	p.send(cmd)
+	reason := e.follow(ctx)
+	p.stop(reason != "" || e.groupEnded())
+	p.outputs.Wait()
+	e.broker.finish(callsGrace)
+	return e.result(reason), nil
+}
+
+func (e *execution) groupEnded() bool {
+	select {
+	case <-e.group.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// follow waits for the end of the main process and brings it about when time,
+// memory or patience is over. It returns why, "" for an end by itself.
+func (e *execution) follow(ctx context.Context) workbench.Reason {
+	var timeout <-chan time.Time
+	if e.r.Timeout > 0 {
+		t := time.NewTimer(e.r.Timeout)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-e.ended:
+		return ""
+	case <-timeout:
+		e.hit(workbench.LimitTime)
+		e.endGroup()
+		return workbench.ReasonTimeout
+	case <-e.outOfMem:
+		e.hit(workbench.LimitMemory)
+		e.endGroup()
+		return workbench.ReasonOutOfMemory
+	case <-ctx.Done():
+		e.endGroup()
+		return workbench.ReasonCancelled
+	case <-e.cancelled:
+		return e.wind(timeout)
+	}
+}
+
+// wind ends a cancelled program: an interrupt to its process group, as from a
+// keyboard, then TERM to all of its group, then the end of the group.
+func (e *execution) wind(timeout <-chan time.Time) workbench.Reason {
+	grace := e.r.Grace
+	if grace <= 0 {
+		grace = defaultGrace
+	}
+	steps := []func(){
+		func() { _ = e.group.signal(-e.pid, unix.SIGINT) },
+		func() { _ = e.group.signal(-1, unix.SIGTERM); _ = e.group.signal(-1, unix.SIGCONT) },
+		e.endGroup,
+	}
+	for _, step := range steps {
+		step()
+		wait := time.NewTimer(grace / 2)
+		select {
+		case <-e.ended:
+			wait.Stop()
+			return workbench.ReasonCancelled
+		case <-e.outOfMem:
+			e.endGroup()
+		case <-timeout:
+			e.endGroup()
+		case <-wait.C:
+		}
+	}
+	return workbench.ReasonCancelled
+}
+
+// endGroup kills the group and waits until it is gone.
+func (e *execution) endGroup() {
+	e.group.kill()
+	wait := time.NewTimer(groupEndWait)
+	defer wait.Stop()
+	select {
+	case <-e.group.ended:
+		<-e.ended // follows at once
+	case <-wait.C:
+		fmt.Fprintln(e.s.log, "guest: a killed group does not end")
+	}
+}
+
+// end records the end of the main process, once.
+func (e *execution) end(status unix.WaitStatus, maxRSS int64) {
+	e.once.Do(func() {
+		e.status, e.maxRSS = status, maxRSS
+		close(e.ended)
+	})
+}
+
+// hit notes a limit that was met.
+func (e *execution) hit(limit string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.Contains(e.limits, limit) {
+		e.limits = append(e.limits, limit)
+	}
+}
+
+func (e *execution) result(reason workbench.Reason) guestwire.ExecResult {
+	res := guestwire.ExecResult{Reason: reason, Duration: time.Since(e.start)}
+	e.s.watch.look(e)
+	select {
+	case <-e.ended:
+		if e.status.Signaled() {
+			res.ExitCode, res.Signal = -1, signalName(e.status.Signal())
+		} else {
+			res.ExitCode = e.status.ExitStatus()
+		}
+		res.PeakBytes = e.maxRSS
+	default:
+		res.ExitCode, res.Signal = -1, "SIGKILL"
+	}
+	res.PeakBytes = max(res.PeakBytes, e.s.watch.peak(e))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	slices.Sort(e.limits)
+	res.LimitsHit = slices.Clone(e.limits)
+	return res
+}
+
+func signalName(s unix.Signal) string {
+	if name := unix.SignalName(s); name != "" {
+		return name
+	}
+	return fmt.Sprintf("SIG%d", int(s))
+}
+
+// compileError is a failure of the user's code before it could run.
+type compileError struct{ text string }
+
+func (c *compileError) Error() string { return c.text }
+
+func (e *execution) compileFailed(c *compileError) guestwire.ExecResult {
+	e.x.Started()
+	_, _ = e.x.Stderr.Write([]byte(c.text)) // fails only after Close
+	message, _, _ := cutLine(c.text)
+	return guestwire.ExecResult{ExitCode: 1, Reason: workbench.ReasonCompile, Message: message, Duration: time.Since(e.start)}
+}
+
+func cutLine(s string) (first, rest string, more bool) {
+	for i := range len(s) {
+		if s[i] == '\n' {
+			return s[:i], s[i+1:], true
+		}
+	}
+	return s, "", false
+}
+
+// find returns a running exec. Code: not_found.
+func (s *supervisor) find(id string) (*execution, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.execs[id]; e != nil {
+		return e, nil
+	}
+	return nil, workbench.ErrNotFound("running program")
+}
+
+// Cancel implements guestwire.Guest.
+func (s *supervisor) Cancel(id string) error {
+	e, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	e.cancel.Do(func() { close(e.cancelled) })
+	return nil
+}
+
+// Signal implements guestwire.Guest.
+func (s *supervisor) Signal(id string, sig int) error {
+	e, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	pid := e.pid
+	e.mu.Unlock()
+	if pid == 0 {
+		return workbench.ErrNotFound("running program")
+	}
+	if err := e.group.signal(pid, unix.Signal(sig)); err != nil {
+		return workbench.ErrNotFound("running program").Caused(err)
+	}
+	return nil
+}
+
+// marshalProgram is the stage's specification.
+func marshalProgram(p program) []byte {
+	raw, _ := json.Marshal(p) // cannot fail: bytes and numbers
+	return raw
+}

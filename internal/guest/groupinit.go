@@ -1,0 +1,255 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Descriptors the supervisor gives a group's first process.
+const (
+	initSocket = 3
+	initTasks  = 4 // cgroup.procs of user code's cgroup, or /dev/null
+)
+
+// maskedFiles and readOnlyPaths are hidden or frozen in a group's /proc. Those
+// that a kernel does not have are passed over.
+var (
+	maskedFiles   = []string{"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg", "/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup", "/proc/interrupts", "/proc/sysrq-trigger", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/modules", "/proc/config.gz"}
+	maskedDirs    = []string{"/proc/acpi", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap", "/sys/kernel", "/sys/fs/cgroup"}
+	readOnlyPaths = []string{"/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound"}
+)
+
+// groupInit is the first process of a group: it prepares the namespaces,
+// starts processes for the supervisor, reaps, and is what dies to take
+// everything with it.
+type groupInit struct {
+	conn  packetConn
+	tasks int // descriptor
+	procs *reaper
+	send  sync.Mutex
+}
+
+func runInit() error {
+	lean()
+	runtime.LockOSThread()
+	g := &groupInit{conn: packetConn{initSocket}, tasks: initTasks}
+	unix.CloseOnExec(initSocket)
+	unix.CloseOnExec(initTasks)
+	if err := prepareGroup(); err != nil {
+		_ = g.conn.send(groupEvent{Error: err.Error()})
+		return err
+	}
+	g.procs = newReaper()
+	if err := g.conn.send(groupEvent{Ready: true}); err != nil {
+		return err
+	}
+	for {
+		var c groupCommand
+		fds, err := g.conn.receive(&c)
+		if err != nil {
+			return nil // the supervisor is gone, and with this process the group
+		}
+		e := g.answer(c, fds)
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+		e.Seq = c.Seq
+		g.reply(e)
+	}
+}
+
+func (g *groupInit) reply(e groupEvent) {
+	g.send.Lock()
+	defer g.send.Unlock()
+	_ = g.conn.send(e) // a supervisor that is gone ends the loop
+}
+
+// prepareGroup makes what user code will see of the system.
+func prepareGroup() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	for _, path := range maskedFiles {
+		if err := unix.Mount("/dev/null", path, "", unix.MS_BIND, ""); err != nil && !absent(err) {
+			return fmt.Errorf("mask %s: %w", path, err)
+		}
+	}
+	for _, path := range append(maskedDirs, cgroupDir) {
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		if err := unix.Mount("none", path, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=0,mode=0555"); err != nil && !absent(err) {
+			return fmt.Errorf("mask %s: %w", path, err)
+		}
+	}
+	for _, path := range readOnlyPaths {
+		if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			if absent(err) {
+				continue
+			}
+			return fmt.Errorf("freeze %s: %w", path, err)
+		}
+		if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("freeze %s: %w", path, err)
+		}
+	}
+	return dropBoundingSet()
+}
+
+func absent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
+}
+
+// dropBoundingSet keeps every program that is executed from here on from
+// gaining a capability.
+func dropBoundingSet() error {
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		_, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
+		if e != 0 && e != unix.EINVAL {
+			return fmt.Errorf("drop capability %d: %w", c, e)
+		}
+	}
+	if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
+		return fmt.Errorf("no_new_privs: %w", e)
+	}
+	return nil
+}
+
+func (g *groupInit) answer(c groupCommand, fds []int) groupEvent {
+	switch c.Op {
+	case "spawn":
+		return g.spawn(fds)
+	case "signal":
+		// A negative number is a process group.
+		if err := unix.Kill(c.PID, unix.Signal(c.Signal)); err != nil && err != unix.ESRCH {
+			return groupEvent{Error: err.Error()}
+		}
+		return groupEvent{}
+	case "pause":
+		return sweep(unix.SIGSTOP)
+	case "resume":
+		if err := unix.Kill(-1, unix.SIGCONT); err != nil && err != unix.ESRCH {
+			return groupEvent{Error: err.Error()}
+		}
+		return groupEvent{}
+	case "usage":
+		tasks, rss := usage()
+		return groupEvent{Tasks: tasks, RSS: rss}
+	}
+	return groupEvent{Error: "unknown command"}
+}
+
+// spawn starts the stage that becomes user code. Its descriptors are those it
+// was sent: 0, 1, 2, the specification, and what the program itself gets.
+func (g *groupInit) spawn(fds []int) groupEvent {
+	if len(fds) < 4 {
+		return groupEvent{Error: "missing descriptors"}
+	}
+	attr := &syscall.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=1"}, Sys: &syscall.SysProcAttr{
+		Setsid:     true,
+		Credential: &syscall.Credential{Uid: userID, Gid: groupID},
+	}}
+	for _, fd := range fds {
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	pid, err := g.procs.start(guestBinary, []string{"guest", "launch"}, attr, func(s exitStatus) {
+		g.reply(groupEvent{PID: s.pid, Status: uint32(s.status), MaxRSS: s.maxRSS})
+	})
+	if err != nil {
+		return groupEvent{Error: err.Error()}
+	}
+	// The stage still waits for its specification: nothing of the user ran.
+	if _, err := unix.Write(g.tasks, []byte(strconv.Itoa(pid))); err != nil {
+		_ = unix.Kill(pid, unix.SIGKILL)
+		return groupEvent{Error: fmt.Sprintf("limit tasks: %v", err)}
+	}
+	return groupEvent{PID: pid}
+}
+
+// sweep sends a stopping signal to everything in the namespace until nothing
+// new appears and nothing runs.
+func sweep(sig unix.Signal) groupEvent {
+	deadline := time.Now().Add(2 * time.Second)
+	last := -1
+	for {
+		if err := unix.Kill(-1, sig); err == unix.ESRCH {
+			return groupEvent{}
+		} else if err != nil {
+			return groupEvent{Error: err.Error()}
+		}
+		running, total := 0, 0
+		eachProcess(func(_ int, state byte, _ int64) {
+			total++
+			if state != 'T' && state != 't' && state != 'Z' && state != 'X' {
+				running++
+			}
+		})
+		if running == 0 && total == last {
+			return groupEvent{Tasks: total}
+		}
+		if running == 0 {
+			last = total
+			continue
+		}
+		if time.Now().After(deadline) {
+			return groupEvent{Error: fmt.Sprintf("%d processes do not stop", running)}
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+}
+
+// usage counts the threads of user code in the namespace and sums their
+// resident memory; shared pages are counted for each process.
+func usage() (tasks int, rss int64) {
+	eachProcess(func(_ int, state byte, resident int64) {
+		if state != 'Z' && state != 'X' {
+			rss += resident
+			tasks++
+		}
+	})
+	return tasks, rss
+}
+
+// eachProcess visits every process of the namespace but this one.
+func eachProcess(visit func(pid int, state byte, resident int64)) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return
+	}
+	page := int64(os.Getpagesize())
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil || pid == 1 {
+			continue
+		}
+		raw, err := os.ReadFile("/proc/" + name + "/stat")
+		if err != nil {
+			continue
+		}
+		// The command's name is in parentheses and may hold anything.
+		_, rest, ok := strings.Cut(string(raw[strings.LastIndexByte(string(raw), ')')+1:]), " ")
+		f := strings.Fields(rest)
+		if !ok || len(f) < 22 {
+			continue
+		}
+		resident, _ := strconv.ParseInt(f[21], 10, 64)
+		visit(pid, f[0][0], resident*page)
+	}
+}

@@ -1,0 +1,160 @@
+package guest
+
+import (
+	"context"
+	"embed"
+	"encoding/binary"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/workbenchdev/workbench"
+)
+
+//go:embed lib
+var libraries embed.FS
+
+// writeLibraries lays the drivers and helper libraries out for user code to
+// read.
+func writeLibraries() error {
+	return fs.WalkDir(libraries, "lib", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(runDir, path)
+		if d.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		raw, err := libraries.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, raw, 0o644)
+	})
+}
+
+// defaultNames are what tracebacks show where the request names nothing.
+var defaultNames = map[workbench.Language]string{
+	workbench.Python: "main.py", workbench.JavaScript: "main.mjs", workbench.TypeScript: "main.ts", workbench.Bash: "main.sh",
+}
+
+// command says what the exec's stage becomes. A *compileError is the user's.
+func (e *execution) command(ctx context.Context) (*command, error) {
+	c := &command{program: program{Dir: []byte(workspaceDir), Files: e.b.limits.OpenFiles, Tasks: e.b.nproc}}
+	if e.r.Dir != "" {
+		c.Dir = []byte(e.r.Dir)
+	}
+	own := map[string]string{"WORKBENCH_SOCKET": e.broker.path, "WORKBENCH_TOKEN": e.broker.token}
+	maps.Copy(own, e.r.Env)
+	name := e.r.Name
+	if name == "" {
+		name = defaultNames[e.r.Language]
+	}
+	source := e.r.Source
+	switch e.r.Language {
+	case "":
+		c.Argv = toBytes(e.r.Argv)
+		c.Env = e.environment(own)
+		return c, nil
+	case workbench.Bash:
+		// The assignment makes $0 and messages say the script's name; it stays
+		// on the first line, so that line numbers are the script's.
+		path, err := e.writeSource("main.sh", append([]byte("BASH_ARGV0="+shellQuote(name)+"; "), source...))
+		if err != nil {
+			return nil, err
+		}
+		c.Argv = toBytes(append([]string{interpreters[workbench.Bash], path}, e.r.Args...))
+		c.Env = e.environment(own)
+		return c, nil
+	case workbench.TypeScript:
+		var err error
+		if source, err = e.transpile(ctx, name, source); err != nil {
+			return nil, err
+		}
+	}
+	// An interpreter starts the same for every exec, so that one that waits
+	// already is no different: what is this exec's own comes by the control
+	// descriptor.
+	file := "main.py"
+	c.Argv = toBytes([]string{interpreters[workbench.Python], libDir + "/driver.py"})
+	if e.r.Language != workbench.Python {
+		file = "main.mjs"
+		c.Argv = toBytes(append([]string{interpreters[e.r.Language]}, append(nodeOptions, libDir+"/driver.cjs")...))
+	}
+	path, err := e.writeSource(file, source)
+	if err != nil {
+		return nil, err
+	}
+	c.Env = e.environment(nil)
+	c.Keep = []int{controlFD, reportFD}
+	c.control = controlMessage(name, path, string(c.Dir), e.r.Args, own, source)
+	return c, nil
+}
+
+// nodeOptions give the driver what it needs to run a module from memory as if
+// it were a file of the workspace.
+var nodeOptions = []string{"--expose-internals", "--experimental-vm-modules", "--no-warnings"}
+
+// writeSource keeps the source where a program, and the workers it starts, can
+// read it while the exec lives.
+func (e *execution) writeSource(name string, source []byte) (string, error) {
+	path := filepath.Join(e.dir, name)
+	return path, os.WriteFile(path, source, 0o444)
+}
+
+// environment is the base with more on top.
+func (e *execution) environment(more map[string]string) [][]byte {
+	all := maps.Clone(e.b.env)
+	maps.Copy(all, more)
+	env := make([][]byte, 0, len(all))
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, []byte(k+"="+all[k]))
+	}
+	return env
+}
+
+// controlMessage is what a driver reads: counted strings, each with its length
+// as a big-endian uint32, so that a driver needs no parser for it.
+func controlMessage(name, path, dir string, args []string, env map[string]string, source []byte) []byte {
+	var b []byte
+	str := func(s string) {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(s)))
+		b = append(b, s...)
+	}
+	str(name)
+	str(path)
+	str(dir)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(args)))
+	for _, a := range args {
+		str(a)
+	}
+	b = binary.BigEndian.AppendUint32(b, uint32(len(env)))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		str(k)
+		str(env[k])
+	}
+	str(string(source))
+	return b
+}
+
+func shellQuote(s string) string {
+	out := []byte{'\''}
+	for i := range len(s) {
+		if s[i] == '\'' {
+			out = append(out, `'\''`...)
+		} else {
+			out = append(out, s[i])
+		}
+	}
+	return string(append(out, '\''))
+}
+
+func toBytes(s []string) [][]byte {
+	out := make([][]byte, len(s))
+	for i, v := range s {
+		out[i] = []byte(v)
+	}
+	return out
+}

@@ -1,0 +1,242 @@
+"""Runs one program as Python's __main__, and reports how it ended.
+
+Started by the guest before the program is known: it waits for it on descriptor
+4, so that an interpreter that waited already and one that starts cold behave
+alike. The exit code goes to descriptor 5 before the interpreter is torn down,
+after everything the language promises to run at exit.
+"""
+
+import atexit
+import builtins
+import gc
+import linecache
+import os
+import sys
+import threading
+
+CONTROL, REPORT = 4, 5
+LIBRARIES = "/run/workbench/lib/python"
+PACKAGES = "/opt/workbench/packages"
+WORKSPACE = "/mnt/files"
+
+
+def read_control():
+    """What to run: counted strings, see controlMessage in the guest."""
+    with open(CONTROL, "rb", buffering=0) as f:
+        raw = f.readall()
+    at = 0
+
+    def number():
+        nonlocal at
+        at += 4
+        return int.from_bytes(raw[at - 4:at], "big")
+
+    def text():
+        nonlocal at
+        size = number()
+        at += size
+        return raw[at - size:at]
+
+    name, path, directory = (os.fsdecode(text()) for _ in range(3))
+    args = [os.fsdecode(text()) for _ in range(number())]
+    env = [(text(), text()) for _ in range(number())]
+    return name, path, directory, args, env, text()
+
+
+def report(code):
+    """Says how the run ended; the guest looks at nothing after it."""
+    try:
+        os.write(REPORT, b"%d\n" % (code & 0xFF))
+    except OSError:
+        pass
+
+
+class MultiprocessingSupport:
+    """Lets workers that multiprocessing starts afresh find the program.
+
+    They import the main program by its path, and there is no file at the path
+    that the program sees as its own. The finder is asked about every import
+    and acts on one.
+    """
+
+    path = None
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name != "multiprocessing.spawn":
+            return None
+        sys.meta_path.remove(cls)
+        import importlib.util
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            prepare = module.get_preparation_data
+
+            def get_preparation_data(process_name):
+                data = prepare(process_name)
+                if "init_main_from_path" in data:
+                    data["init_main_from_path"] = cls.path
+                return data
+
+            module.get_preparation_data = get_preparation_data
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+class LazyHelper:
+    """The helper library, imported when it is first used."""
+
+    def __getattr__(self, name):
+        return getattr(load_helper(), name)
+
+    def __dir__(self):
+        return dir(load_helper())
+
+    def __repr__(self):
+        return "<module 'workbench'>"
+
+
+def load_helper():
+    import workbench
+    return workbench
+
+
+def exit_code(value):
+    """What the interpreter does with SystemExit's value."""
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    try:
+        sys.stdout.flush()
+    except Exception:
+        pass
+    try:
+        print(value, file=sys.stderr)
+    except Exception:
+        pass
+    return 1
+
+
+def show(error):
+    """Prints a traceback without the driver's own frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error = error.with_traceback(trace)
+    sys.last_exc = error
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    try:
+        sys.excepthook(type(error), error, trace)
+    except SystemExit as e:
+        return exit_code(e.code)
+    except BaseException:
+        sys.__excepthook__(type(error), error, trace)
+    return 1
+
+
+def run_main(source, filename, module):
+    """Compiles and runs the program; returns its exit code."""
+    import _ast
+    try:
+        code = compile(source, filename, "exec", flags=_ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        if code.co_flags & 0x80:  # CO_COROUTINE: it awaits at its top level
+            import asyncio
+            import types
+            asyncio.run(types.FunctionType(code, module.__dict__)())
+        else:
+            exec(code, module.__dict__)
+    except SystemExit as e:
+        return exit_code(e.code)
+    except KeyboardInterrupt as e:
+        show(e)
+        return 130
+    except BaseException as e:
+        return show(e)
+    return 0
+
+
+def at_exit(module, code):
+    """What the interpreter does before it goes: threads, exit functions,
+    buffers. Objects that would be written out when they are freed are."""
+    def attempt(step):
+        try:
+            step()
+        except SystemExit:
+            pass
+        except BaseException as e:
+            show(e)
+
+    attempt(threading._shutdown)
+    attempt(atexit._run_exitfuncs)
+    names = module.__dict__
+    for private in (True, False):
+        for key in [k for k in names if k.startswith("_") == private and k != "__builtins__"]:
+            names[key] = None
+    if len(gc.get_objects()) < 50_000:
+        attempt(gc.collect)
+    flush_files()
+    for stream, failed in ((sys.stdout, 120), (sys.stderr, 120)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except BaseException:
+            code = code or failed
+    return code
+
+
+def flush_files():
+    """Writes out files that the program left open."""
+    import io
+    kinds = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
+    for o in [o for o in gc.get_objects() if type(o) in kinds]:
+        try:
+            if not o.closed:
+                o.flush()
+        except BaseException:
+            pass
+
+
+def main():
+    me = os.getpid()
+    for fd in (CONTROL, REPORT):
+        os.set_inheritable(fd, False)
+    name, path, directory, args, env, source = read_control()
+    for key, value in env:
+        os.environb[key] = value
+    filename = os.path.join(WORKSPACE, name)
+    sys.argv[:] = [name] + args
+    sys.path[0] = WORKSPACE
+    for place in (PACKAGES, LIBRARIES):
+        if place not in sys.path:
+            sys.path.append(place)
+    # As the interpreter would: a line cache that needs no file.
+    text = source.decode("utf-8", "replace")
+    linecache.cache[filename] = (len(source), None, text.splitlines(True), filename)
+    MultiprocessingSupport.path = path
+    sys.meta_path.insert(0, MultiprocessingSupport)
+
+    module = type(sys)("__main__")
+    module.__dict__.update(__builtins__=builtins, __file__=filename, __annotations__={}, __cached__=None)
+    helper = LazyHelper()
+    module.workbench = module.arc0 = helper
+    sys.modules["__main__"] = module
+    gc.freeze()
+
+    code = run_main(source, filename, module)
+    if os.getpid() != me:
+        # A child that the program forked came back here: it ends as any
+        # interpreter does, and reports nothing.
+        code = at_exit(module, code)
+        os._exit(code)
+    code = at_exit(module, code)
+    report(code)
+    os._exit(code)
+
+
+main()

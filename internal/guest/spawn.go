@@ -1,0 +1,214 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workbenchdev/workbench/internal/guestwire"
+)
+
+// Descriptors of an interpreter besides 0 to 2.
+const (
+	controlFD = 4 // what to run: read to its end
+	reportFD  = 5 // where the driver says how the run ended
+)
+
+// command is what an exec's stage becomes.
+type command struct {
+	program
+	control []byte // what the driver reads; nil: no driver
+}
+
+// process is the host side, within the guest, of a stage and what it becomes.
+type process struct {
+	e       *execution
+	spec    *os.File
+	control *os.File // nil without a driver
+	report  *os.File
+	stdin   *os.File // nil when there is no input
+	out     [2]*os.File
+	outputs sync.WaitGroup
+	feeds   sync.WaitGroup
+}
+
+// pipe makes a pipe whose end for this process works with deadlines; the other
+// end, a bare descriptor, is for a child.
+func pipe(childReads bool) (mine *os.File, its int, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, 0, os.NewSyscallError("pipe", err)
+	}
+	own, its := fds[0], fds[1]
+	if childReads {
+		own, its = fds[1], fds[0]
+	}
+	if err := unix.SetNonblock(own, true); err != nil {
+		_ = unix.Close(own)
+		_ = unix.Close(its)
+		return nil, 0, err
+	}
+	return os.NewFile(uintptr(own), "pipe"), its, nil
+}
+
+// spawn starts the stage: it waits for its specification.
+func (e *execution) spawn(cmd *command) (*process, error) {
+	p := &process{e: e}
+	var its []int
+	defer func() {
+		for _, fd := range its {
+			_ = unix.Close(fd)
+		}
+	}()
+	give := func(childReads bool) (*os.File, error) {
+		mine, fd, err := pipe(childReads)
+		if err == nil {
+			its = append(its, fd)
+		}
+		return mine, err
+	}
+	var err error
+	if len(e.r.Stdin) > 0 {
+		p.stdin, err = give(true)
+	} else {
+		var fd int
+		if fd, err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			its = append(its, fd)
+		}
+	}
+	for _, f := range []struct {
+		to         **os.File
+		childReads bool
+		driver     bool
+	}{{&p.out[0], false, false}, {&p.out[1], false, false}, {&p.spec, true, false}, {&p.control, true, true}, {&p.report, false, true}} {
+		if err == nil && (!f.driver || cmd.control != nil) {
+			*f.to, err = give(f.childReads)
+		}
+	}
+	if err == nil {
+		var pid int
+		pid, err = e.group.spawn(its, func(ev groupEvent) { e.end(unix.WaitStatus(ev.Status), ev.MaxRSS) })
+		e.mu.Lock()
+		e.pid = pid
+		e.mu.Unlock()
+	}
+	if err != nil {
+		p.closeAll()
+		return nil, err
+	}
+	for i, tail := range []*guestwire.Tail{e.x.Stdout, e.x.Stderr} {
+		p.outputs.Go(func() { pump(p.out[i], tail) })
+	}
+	if p.report != nil {
+		p.feeds.Go(p.awaitReport)
+	}
+	return p, nil
+}
+
+func (p *process) closeAll() {
+	for _, f := range []*os.File{p.spec, p.control, p.report, p.stdin, p.out[0], p.out[1]} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// send lets the stage go, and gives the program its code and its input.
+func (p *process) send(cmd *command) {
+	feed := func(f *os.File, data []byte) {
+		if f == nil {
+			return
+		}
+		p.feeds.Go(func() {
+			_, _ = f.Write(data) // a program need not read; it may have ended
+			f.Close()
+		})
+	}
+	feed(p.control, cmd.control)
+	feed(p.stdin, p.e.r.Stdin)
+	_, _ = p.spec.Write(marshalProgram(cmd.program))
+	p.spec.Close()
+}
+
+// stop ends the reading: at once what the pipes hold, or, when nobody has the
+// other ends any more, up to their end.
+func (p *process) stop(gone bool) {
+	now := time.Unix(1, 0)
+	if !gone {
+		for _, f := range p.out {
+			_ = f.SetReadDeadline(now)
+		}
+	}
+	for _, f := range []*os.File{p.control, p.stdin} {
+		if f != nil {
+			_ = f.SetWriteDeadline(now)
+		}
+	}
+	if p.report != nil {
+		_ = p.report.SetReadDeadline(now)
+	}
+	p.feeds.Wait()
+}
+
+// pump copies a program's output into its tail until the pipe ends, or a
+// deadline says that what it holds is all.
+func pump(f *os.File, tail *guestwire.Tail) {
+	defer f.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := f.Read(buf)
+		if n > 0 {
+			_, _ = tail.Write(buf[:n]) // fails only after Close
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			drain(f, tail, buf)
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// drain reads what is in the pipe now, and no more: somebody may go on writing.
+func drain(f *os.File, tail *guestwire.Tail, buf []byte) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		left, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+		for err == nil && left > 0 {
+			var n int
+			if n, err = unix.Read(int(fd), buf[:min(left, len(buf))]); n <= 0 {
+				return
+			}
+			_, _ = tail.Write(buf[:n])
+			left -= n
+		}
+	})
+}
+
+// awaitReport takes the exit code the driver reports before it tears its
+// interpreter down.
+func (p *process) awaitReport() {
+	defer p.report.Close()
+	raw, err := io.ReadAll(io.LimitReader(p.report, 16))
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	line, _, whole := strings.Cut(string(raw), "\n")
+	if code, err := strconv.ParseUint(line, 10, 8); err == nil && whole {
+		p.e.end(unix.WaitStatus(code<<8), 0)
+	}
+}
+
+// String is for log lines.
+func (c *command) String() string { return fmt.Sprintf("%q", c.Argv) }

@@ -1,0 +1,211 @@
+package guest
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// watchEvery is how often limits that no kernel reports are looked at while
+// something runs.
+const watchEvery = 20 * time.Millisecond
+
+// watch follows what user code uses while execs run: it ends what has used up
+// its memory, and notes limits that were met.
+type watch struct {
+	s *supervisor
+	b *binding
+
+	mu       sync.Mutex
+	execs    map[*execution]int64 // peak bytes
+	tasks    int
+	memory   int64
+	baseline int64 // memory in use before any code ran; only where the sandbox has its own meminfo
+	own      bool  // /proc/meminfo is the sandbox's own
+	refused  int64 // task creations that failed so far
+	wake     chan struct{}
+}
+
+func newWatch(s *supervisor) *watch {
+	return &watch{s: s, execs: map[*execution]int64{}, wake: make(chan struct{}, 1)}
+}
+
+// begin starts watching for the life of the process.
+func (w *watch) begin(b *binding) {
+	w.b = b
+	w.own = ownKernel()
+	w.baseline = w.used()
+	w.refused = w.refusals()
+	go w.loop()
+}
+
+// ownKernel reports whether the sandbox has a kernel of its own, whose
+// /proc/meminfo shows the sandbox alone.
+func ownKernel() bool {
+	raw, err := os.ReadFile("/proc/version")
+	return err == nil && strings.Contains(string(raw), "gVisor") || err == nil && strings.HasPrefix(string(raw), "Linux version 4.4.0 ")
+}
+
+func (w *watch) add(e *execution) {
+	w.mu.Lock()
+	w.execs[e] = 0
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *watch) remove(e *execution) {
+	w.mu.Lock()
+	delete(w.execs, e)
+	w.mu.Unlock()
+}
+
+func (w *watch) peak(e *execution) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.execs[e]
+}
+
+func (w *watch) last() (tasks int, memory int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tasks, w.memory
+}
+
+func (w *watch) loop() {
+	for range w.wake {
+		for {
+			w.mu.Lock()
+			n := len(w.execs)
+			w.mu.Unlock()
+			if n == 0 {
+				break
+			}
+			w.round()
+			time.Sleep(watchEvery)
+		}
+	}
+}
+
+// round looks at everything once.
+func (w *watch) round() {
+	used := w.used() - w.baseline
+	over := used > w.b.limits.MemoryBytes
+	hits := w.hits()
+	w.mu.Lock()
+	w.memory = max(used, 0)
+	execs := make([]*execution, 0, len(w.execs))
+	for e, peak := range w.execs {
+		w.execs[e] = max(peak, used)
+		execs = append(execs, e)
+	}
+	w.mu.Unlock()
+	for _, e := range execs {
+		for _, h := range hits {
+			e.hit(h)
+		}
+	}
+	if over {
+		w.largest(execs)
+	}
+}
+
+// largest ends the exec whose group uses most.
+func (w *watch) largest(execs []*execution) {
+	var worst *execution
+	most := int64(-1)
+	for _, e := range execs {
+		rss := int64(0)
+		if len(execs) > 1 {
+			if ev, err := e.group.ask(groupCommand{Op: "usage"}); err == nil {
+				rss = ev.RSS
+			}
+		}
+		if rss > most {
+			worst, most = e, rss
+		}
+	}
+	if worst != nil {
+		worst.oom.Do(func() { close(worst.outOfMem) })
+	}
+}
+
+// hits are the limits that are met at this moment.
+func (w *watch) hits() []string {
+	var hits []string
+	full := func(path, name string) {
+		var st unix.Statfs_t
+		if unix.Statfs(path, &st) == nil && (st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+			hits = append(hits, name)
+		}
+	}
+	full(workspaceDir, workbench.LimitWorkspace)
+	full(scratchDir, workbench.LimitScratch)
+	if n := w.refusals(); n > w.refused {
+		w.refused = n
+		hits = append(hits, workbench.LimitTasks)
+	}
+	return hits
+}
+
+// look notes the limits that are met when an exec ends.
+func (w *watch) look(e *execution) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.hits() {
+		e.hit(h)
+	}
+}
+
+// refusals is how often the kernel refused user code a task.
+func (w *watch) refusals() int64 {
+	if w.b.tasksDir == "" {
+		return 0
+	}
+	raw, err := os.ReadFile(w.b.tasksDir + "/pids.events")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.SplitSeq(string(raw), "\n") {
+		if v, ok := strings.CutPrefix(line, "max "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// used is the memory that user code uses, as far as the guest can see.
+func (w *watch) used() int64 {
+	if !w.own {
+		return residentOf(userID)
+	}
+	raw, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	var total, free int64
+	for line := range strings.SplitSeq(string(raw), "\n") {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		n, _ := strconv.ParseInt(f[1], 10, 64)
+		switch f[0] {
+		case "MemTotal:":
+			total = n << 10
+		case "MemFree:":
+			free = n << 10
+		}
+	}
+	files, _ := usedIn(workspaceDir)
+	return total - free - files
+}
