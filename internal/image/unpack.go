@@ -47,9 +47,13 @@ type unpacker struct {
 	folders map[string]folderMeta // resolved path → what it gets when all is written
 	buffer  []byte
 
-	// The parent of the last entry, resolved; forgotten when a link appears or
-	// something is removed.
+	// The parent of the last entry, as named and resolved; forgotten when a link
+	// or a folder is removed.
 	lastParent, lastResolved string
+	// The folder that was worked in last, held open: a walk from the root for
+	// every call on a deep path costs more than writing a small file.
+	near     *os.Root
+	nearPath string
 }
 
 // counts says what was left out or changed.
@@ -249,7 +253,11 @@ func (u *unpacker) file(at string, h *tar.Header, content io.Reader) error {
 	if err := u.clear(at); err != nil {
 		return err
 	}
-	f, err := u.root.OpenFile(at, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	dir, base, err := u.in(at)
+	if err != nil {
+		return err
+	}
+	f, err := dir.OpenFile(base, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -265,7 +273,7 @@ func (u *unpacker) file(at string, h *tar.Header, content io.Reader) error {
 	if err := errors.Join(f.Chown(m.uid, m.gid), f.Chmod(m.mode), f.Close()); err != nil {
 		return err
 	}
-	return u.root.Chtimes(at, m.modTime, m.modTime)
+	return dir.Chtimes(base, m.modTime, m.modTime)
 }
 
 // onlyWriter and onlyReader hide ReadFrom and WriteTo, so that the one buffer
@@ -309,12 +317,15 @@ func (u *unpacker) symlink(at string, h *tar.Header) error {
 	if err := u.clear(at); err != nil {
 		return err
 	}
-	u.lastParent = ""
-	if err := u.root.Symlink(h.Linkname, at); err != nil {
+	dir, base, err := u.in(at)
+	if err != nil {
+		return err
+	}
+	if err := dir.Symlink(h.Linkname, base); err != nil {
 		return err
 	}
 	m := u.meta(h)
-	return u.root.Lchown(at, m.uid, m.gid)
+	return dir.Lchown(base, m.uid, m.gid)
 }
 
 // hardlink makes a second name for a file that is already in the root.
@@ -348,18 +359,48 @@ func (u *unpacker) hardlink(at string, h *tar.Header) error {
 
 // clear removes what is at a resolved path. A folder goes with its content.
 func (u *unpacker) clear(at string) error {
-	st, err := u.root.Lstat(at)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	dir, base, err := u.in(at)
 	if err != nil {
 		return err
 	}
-	u.lastParent = ""
-	if !st.IsDir() {
-		return u.root.Remove(at)
+	st, err := dir.Lstat(base)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case st.IsDir():
+		u.lastParent = ""
+		u.leave()
+		return u.root.RemoveAll(at)
+	case st.Mode()&fs.ModeSymlink != 0:
+		u.lastParent = ""
 	}
-	return u.root.RemoveAll(at)
+	return dir.Remove(base)
+}
+
+// in returns the folder of a resolved path, open, and the path's last name.
+func (u *unpacker) in(at string) (*os.Root, string, error) {
+	parent, base := path.Split(at)
+	parent = path.Clean("./" + parent)
+	if u.near != nil && u.nearPath == parent {
+		return u.near, base, nil
+	}
+	u.leave()
+	dir, err := u.root.OpenRoot(parent)
+	if err != nil {
+		return nil, "", err
+	}
+	u.near, u.nearPath = dir, parent
+	return dir, base, nil
+}
+
+// leave closes the folder that in holds.
+func (u *unpacker) leave() {
+	if u.near != nil {
+		u.near.Close()
+		u.near = nil
+	}
 }
 
 // place resolves the parent of a name, making missing folders, and returns the
@@ -386,6 +427,7 @@ func (u *unpacker) makeFolder(at string) error {
 // finish gives the folders their owners, modes and times, and closes the root.
 func (u *unpacker) finish() error {
 	defer u.root.Close()
+	u.leave()
 	for at := range u.folders {
 		if st, err := u.root.Lstat(at); err != nil || !st.IsDir() {
 			delete(u.folders, at) // removed or replaced by a later entry
