@@ -83,8 +83,20 @@ func (c *client) Close() error {
 	return c.close(ctx)
 }
 
-// closing closes c and joins its error to the command's.
-func closing(c *client, err *error) { *err = errors.Join(*err, c.Close()) }
+// closing closes c. What goes wrong with that is the command's error if it has
+// no other, and is told either way.
+func (a *app) closing(c *client, err *error) { a.also(c.Close(), err) }
+
+// also takes an error that came after the command's own.
+func (a *app) also(later error, err *error) {
+	switch {
+	case later == nil:
+	case *err == nil:
+		*err = later
+	default:
+		a.note("afterwards: %v", later)
+	}
+}
 
 // connect opens the named server or, where none is named, an engine of this
 // process.

@@ -55,8 +55,8 @@ func (a *app) withAdmin(ctx context.Context, l *local, f func(ctx context.Contex
 	if err != nil {
 		return errors.Join(err, s.Close(ctx))
 	}
-	defer closing(client, &err)
-	defer func() { err = errors.Join(err, revoke(context.WithoutCancel(ctx))) }()
+	defer a.closing(client, &err)
+	defer func() { a.also(revoke(context.WithoutCancel(ctx)), &err) }()
 	return f(ctx, client)
 }
 

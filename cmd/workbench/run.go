@@ -177,6 +177,9 @@ func (f runFlags) inputs() ([]input, error) {
 
 // runProgram is `workbench run`.
 func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string, args []string) (err error) {
+	if f.session != "" && (f.size != "" || f.image != "") {
+		return workbench.E(workbench.CodeInvalidRequest, "--size and --image belong to a new session, and --session names one that is there")
+	}
 	submission, err := a.submission(f, file, args)
 	if err != nil {
 		return err
@@ -189,7 +192,7 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	if err != nil {
 		return err
 	}
-	defer closing(client, &err)
+	defer a.closing(client, &err)
 	session := f.session
 	if session == "" {
 		ttl := time.Hour.Milliseconds()
@@ -198,7 +201,7 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 			return err
 		}
 		session = s.ID
-		defer closeSession(client, session, &err)
+		defer a.closeSession(client, session, &err)
 	}
 	for _, in := range inputs {
 		kept, err := upload(ctx, client, session, in)
@@ -236,11 +239,11 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 }
 
 // closeSession ends a session that this command made, whatever happened.
-func closeSession(client *client, id string, err *error) {
+func (a *app) closeSession(client *client, id string, err *error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	_, closeErr := client.CloseAgentSession(ctx, id)
-	*err = errors.Join(*err, closeErr)
+	a.also(closeErr, err)
 }
 
 func upload(ctx context.Context, client *client, session string, in input) (workbench.Artifact, error) {

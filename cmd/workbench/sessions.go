@@ -24,7 +24,7 @@ func (a *app) withClient(c *cobra.Command, l *local, f func(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	defer closing(client, &err)
+	defer a.closing(client, &err)
 	return f(c.Context(), client)
 }
 

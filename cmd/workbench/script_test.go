@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestScripts runs the command line as people do, with real sandboxes. It
+// needs root and the images that WORKBENCH_IMAGES names (make test sets it).
+func TestScripts(t *testing.T) {
+	images := os.Getenv("WORKBENCH_IMAGES")
+	if images == "" {
+		images = "/var/lib/workbench/images"
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(env *testscript.Env) error {
+			l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed again at once
+			if err != nil {
+				return err
+			}
+			address := l.Addr().String()
+			env.Setenv("ADDRESS", address)
+			env.Setenv("URL", "http://"+address)
+			env.Setenv("WORKBENCH_IMAGES", images)
+			return l.Close()
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"waitfor": waitFor},
+	})
+}
+
+// waitFor waits until a URL answers 200.
+func waitFor(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitfor URL")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, args[0], nil)
+		ts.Check(err)
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			_ = res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	ts.Fatalf("%s did not answer within 30 s", args[0])
+}
