@@ -177,6 +177,9 @@ func baseEnv(r guestwire.BindRequest) map[string]string {
 		"OMP_NUM_THREADS": cpus, "OPENBLAS_NUM_THREADS": cpus, "MKL_NUM_THREADS": cpus, "NUMEXPR_MAX_THREADS": cpus,
 		"NODE_PATH": packagesDir + "/node_modules",
 	}
+	if weak(weakEnvironment) {
+		maps.Copy(env, ownEnv())
+	}
 	maps.Copy(env, r.Env)
 	return env
 }

@@ -58,7 +58,10 @@ func (s *supervisor) startGroup(name string, b *binding) (*group, error) {
 	attr := &syscall.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=2"},
 		Files: []uintptr{uintptr(null), uintptr(null), 2, uintptr(its.fd), uintptr(b.tasksFD)},
 		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC}}
-	g.pid, err = s.procs.start(guestBinary, []string{"guest", "init"}, attr, func(exitStatus) { close(g.ended) })
+	if weak(weakNamespaces) {
+		attr.Sys.Cloneflags = 0
+	}
+	g.pid, err = s.procs.start(guestBinary, stageArgs("init"), attr, func(exitStatus) { close(g.ended) })
 	if err != nil {
 		mine.close()
 		return nil, err
@@ -317,18 +320,26 @@ func (s *supervisor) PauseAll(ctx context.Context) error {
 func (s *supervisor) ResumeAll(context.Context) error {
 	var failed error
 	for _, g := range s.live() {
-		g.mu.Lock()
-		paused := g.paused
-		g.paused = false
-		g.mu.Unlock()
-		if !paused {
-			continue
-		}
-		if _, err := g.ask(groupCommand{Op: "resume"}); err != nil && !isEnded(g) {
-			failed = workbench.E(workbench.CodeUnavailable, "paused code could not be resumed").Caused(err)
+		if err := s.resume(g); err != nil {
+			failed = err
 		}
 	}
 	return failed
+}
+
+// resume lets a paused group go on.
+func (s *supervisor) resume(g *group) error {
+	g.mu.Lock()
+	paused := g.paused
+	g.paused = false
+	g.mu.Unlock()
+	if !paused {
+		return nil
+	}
+	if _, err := g.ask(groupCommand{Op: "resume"}); err != nil && !isEnded(g) {
+		return workbench.E(workbench.CodeUnavailable, "paused code could not be resumed").Caused(err)
+	}
+	return nil
 }
 
 func isEnded(g *group) bool {

@@ -59,8 +59,13 @@ func launch() error {
 			return fmt.Errorf("keep descriptor %d: %w", fd, err)
 		}
 	}
-	if err := installFilter(); err != nil {
-		return err
+	if weak(weakDescriptors) {
+		leakDescriptor()
+	}
+	if !weak(weakFilter) {
+		if err := installFilter(); err != nil {
+			return err
+		}
 	}
 	err = unix.Exec(path, argv, env)
 	fmt.Fprintf(os.Stderr, "workbench: %s: %v\n", argv[0], err)
@@ -73,8 +78,10 @@ func (p program) limit() error {
 	set := func(what int, v uint64) error {
 		return unix.Setrlimit(what, &unix.Rlimit{Cur: v, Max: v})
 	}
-	if err := set(unix.RLIMIT_CORE, 0); err != nil {
-		return fmt.Errorf("limit cores: %w", err)
+	if !weak(weakCores) {
+		if err := set(unix.RLIMIT_CORE, 0); err != nil {
+			return fmt.Errorf("limit cores: %w", err)
+		}
 	}
 	if err := set(unix.RLIMIT_NOFILE, uint64(p.Files)); err != nil {
 		return fmt.Errorf("limit open files: %w", err)

@@ -45,6 +45,10 @@ func Main(args []string) int {
 	}
 	var err error
 	switch name {
+	case "supervise", "init", "launch":
+		takeWeakening(args)
+	}
+	switch name {
 	case "supervise":
 		// Threads that take another identity end with it; the main one cannot.
 		runtime.LockOSThread()
