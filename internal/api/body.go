@@ -234,7 +234,7 @@ func detailError(d *huma.ErrorDetail) *workbench.Error {
 func decodeError(err error) error {
 	var typeError *json.UnmarshalTypeError
 	if errors.As(err, &typeError) {
-		field := fieldName(typeError.Field)
+		field := fieldName(strings.TrimPrefix(typeError.Field, reflect.TypeFor[RunOptions]().Name()+".")) // embedded: no part of the path
 		if strings.HasPrefix(typeError.Value, "number") {
 			return workbench.E(workbench.CodeLimitOutOfRange, "%s does not fit a 64-bit integer", field).WithField(field).Caused(err)
 		}

@@ -104,6 +104,7 @@ func wholeRun(r workbench.Run) workbench.Run {
 
 func wholeArtifact(a workbench.Artifact) workbench.Artifact {
 	a.DerivedFrom, a.Dependencies = whole(a.DerivedFrom), whole(a.Dependencies)
+	a.DownloadPath = base + "/artifacts/" + a.ID + "/content"
 	return a
 }
 

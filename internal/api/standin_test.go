@@ -38,7 +38,7 @@ const standInEngine = "eng_standin"
 
 func (e *standIn) CreateSession(ctx context.Context, p workbench.Principal, r workbench.CreateSession) (workbench.Session, error) {
 	if p.SessionID != "" {
-		return workbench.Session{}, workbench.E(workbench.CodeForbidden, "this key is narrowed to one session")
+		return workbench.Session{}, workbench.E(workbench.CodeForbidden, "this key is narrowed to one session").WithHint("use a key that is not narrowed")
 	}
 	if len(r.Tools) > 0 {
 		return workbench.Session{}, workbench.E(workbench.CodeToolNotFound, "no such tool at that version").WithField("tools[0]")

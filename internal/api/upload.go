@@ -6,6 +6,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -25,7 +26,7 @@ func uploadArtifact(c *call) error {
 	defer c.w.readDeadline(0)
 	contentType := c.r.Header.Get("Content-Type")
 	mediaType, _, err := mime.ParseMediaType(contentType)
-	if contentType != "" && err != nil {
+	if contentType != "" && (err != nil || !strings.Contains(mediaType, "/")) {
 		return workbench.E(workbench.CodeUnsupportedMedia, "Content-Type is malformed").WithField("Content-Type").
 			WithHint("send the file's type, such as text/csv, or application/octet-stream")
 	}

@@ -1,0 +1,39 @@
+package api
+
+import (
+	"encoding/base64"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// ChunksOf runs the entries of one stream from number skip on through a
+// textStream, as a resumed event stream does, and returns all chunks, with the
+// end's last (empty or not).
+func ChunksOf(entries [][]byte, skip int) []Chunk {
+	t := &textStream{stream: workbench.Stdout, known: true}
+	var before []byte
+	for _, e := range entries[:skip] {
+		before = append(before, e...)
+	}
+	if skip > 0 {
+		t.resume(before[max(0, len(before)-3):], int64(len(before)))
+	}
+	var chunks []Chunk
+	for _, e := range entries[skip:] {
+		chunks = append(chunks, t.chunk(e))
+	}
+	end, _ := t.end()
+	if end.Stream == "" {
+		end.Offset = t.next
+	}
+	return append(chunks, end)
+}
+
+// RawOf is the bytes of a chunk.
+func RawOf(c Chunk) []byte {
+	if c.Base64 == "" {
+		return []byte(c.Text)
+	}
+	raw, _ := base64.StdEncoding.DecodeString(c.Base64)
+	return raw
+}

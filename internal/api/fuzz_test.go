@@ -1,0 +1,100 @@
+package api_test
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/api"
+)
+
+// FuzzIdempotencyKey: whatever comes, a key is a bounded printable text, and
+// quoting it as the standard says gives the same key again.
+func FuzzIdempotencyKey(f *testing.F) {
+	for _, seed := range []string{`abc`, `"abc"`, `"a\"b\\c"`, `"`, `""`, `"a"b`, ` x `, "\x7f", `"é"`, strings.Repeat("k", 256)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		key, err := api.ParseIdempotencyKey(value)
+		if err != nil {
+			if e := workbench.AsError(err); e.Code != workbench.CodeInvalidRequest || e.Field != "Idempotency-Key" {
+				t.Fatalf("%q: %v", value, err)
+			}
+			return
+		}
+		if key == "" || len(key) > 255 || strings.ContainsFunc(key, func(r rune) bool { return r < 0x20 || r > 0x7e }) {
+			t.Fatalf("%q is taken as %q", value, key)
+		}
+		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
+		if again, err := api.ParseIdempotencyKey(quoted); err != nil || again != key {
+			t.Fatalf("%q is taken as %q, quoted as %q (err %v)", value, key, again, err)
+		}
+	})
+}
+
+func TestIdempotencyKeyForms(t *testing.T) {
+	for value, want := range map[string]string{
+		`abc`: `abc`, `"abc"`: `abc`, `  abc `: `abc`, `"a b"`: `a b`, `"a\"b"`: `a"b`, `"a\\b"`: `a\b`, `a"b`: `a"b`,
+		strings.Repeat("k", 255): strings.Repeat("k", 255), `8e03978e-40d5-43e8-bc93-6894a57f9324`: `8e03978e-40d5-43e8-bc93-6894a57f9324`,
+	} {
+		if got, err := api.ParseIdempotencyKey(value); err != nil || got != want {
+			t.Errorf("%q is taken as %q (err %v), want %q", value, got, err, want)
+		}
+	}
+	for _, value := range []string{``, ` `, `""`, `"`, `"a`, `"a"b"`, `"a\n"`, `"a\`, `"a";x=1`, "a\tb", "é", strings.Repeat("k", 256)} {
+		if got, err := api.ParseIdempotencyKey(value); err == nil {
+			t.Errorf("%q is taken as %q", value, got)
+		}
+	}
+}
+
+// FuzzStreamText: however a stream is cut into entries, the chunks join to its
+// bytes, no chunk of valid text is cut inside a character, and a stream taken
+// up in the middle gives the same chunks.
+func FuzzStreamText(f *testing.F) {
+	f.Add([]byte("añ☕漢🙂"), uint64(0x5555))
+	f.Add([]byte("ok\xff\xfeend\xe2\x98"), uint64(0xffff))
+	f.Add([]byte("\xf0\x9f\x99\xed\xa0\x80\xc0\x80"), uint64(0xaaaa))
+	f.Fuzz(func(t *testing.T, data []byte, cuts uint64) {
+		if len(data) > 64 {
+			data = data[:64]
+		}
+		var entries [][]byte
+		from := 0
+		for i := range data {
+			if cuts&(1<<i) != 0 {
+				entries = append(entries, data[from:i+1])
+				from = i + 1
+			}
+		}
+		entries = append(entries, data[from:])
+		whole := api.ChunksOf(entries, 0)
+		var joined []byte
+		text := ""
+		for i, c := range whole {
+			if c.Offset != int64(len(joined)) || c.Length != int64(len(api.RawOf(c))) {
+				t.Fatalf("chunk %d says offset %d length %d at %d: %+v", i, c.Offset, c.Length, len(joined), c)
+			}
+			joined = append(joined, api.RawOf(c)...)
+			text += c.Text
+			if utf8.Valid(data) && c.Base64 != "" {
+				t.Fatalf("valid text has a chunk that is not: %+v", c)
+			}
+		}
+		if string(joined) != string(data) || text != workbench.TextOf(data) {
+			t.Fatalf("%q comes out as %q, text %q", data, joined, text)
+		}
+		for skip := 1; skip < len(entries); skip++ {
+			resumed := api.ChunksOf(entries, skip)
+			if len(resumed) != len(whole)-skip {
+				t.Fatalf("resumed behind %d: %d chunks, want %d", skip, len(resumed), len(whole)-skip)
+			}
+			for i := range resumed {
+				if resumed[i] != whole[skip+i] {
+					t.Fatalf("resumed behind %d: chunk %d is %+v, want %+v", skip, i, resumed[i], whole[skip+i])
+				}
+			}
+		}
+	})
+}

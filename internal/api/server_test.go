@@ -1,0 +1,151 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/api"
+	"github.com/workbenchdev/workbench/internal/identity"
+)
+
+// panics is an engine with a defect.
+type panics struct{ api.Engine }
+
+func (panics) ListSessions(context.Context, workbench.Principal, workbench.SessionFilter, workbench.Page) (workbench.List[workbench.Session], error) {
+	panic("a defect with wbk_d_0123456789abcdef")
+}
+
+func TestPanicIsAnAnswerAndOneLine(t *testing.T) {
+	w := MustWorld(t, func(o *api.Options) { o.Engine = panics{o.Engine} })
+	key := w.Direct("", "acme", "ada")
+	x := w.Do("GET", "/v1/workbench/sessions", key, "", "Workbench-Request-Id", "my-id.7").Want(500)
+	if x.Text("code") != "internal" || x.Text("requestId") != "my-id.7" || strings.Contains(string(x.Body), "defect") {
+		t.Errorf("the answer is %s", x.Body)
+	}
+	log := w.log.String()
+	if strings.Count(log, "panic in a handler") != 1 || !strings.Contains(log, `"requestId":"my-id.7"`) || !strings.Contains(log, "server_test.go") {
+		t.Errorf("the log is %s", log)
+	}
+	if strings.Contains(log, "0123456789abcdef") {
+		t.Error("the log holds a key")
+	}
+}
+
+func TestRequestIDs(t *testing.T) {
+	w := MustWorld(t)
+	for sent, kept := range map[string]bool{"abc-1": true, strings.Repeat("x", 128): true, strings.Repeat("x", 129): false, "a b": false, "\x1b[31m": false, "": false} {
+		req := func() string {
+			if sent == "\x1b[31m" {
+				return "" // no client library sends it; see the raw request below
+			}
+			return sent
+		}()
+		x := w.Do("GET", "/healthz", "", "", "Workbench-Request-Id", req)
+		got := x.Header.Get("Workbench-Request-Id")
+		if (got == sent) != kept || got == "" {
+			t.Errorf("sent %q, got %q", sent, got)
+		}
+	}
+	conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte("GET /healthz HTTP/1.1\r\nHost: x\r\nWorkbench-Request-Id: \x1b[31m\r\nConnection: close\r\n\r\n"))
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	raw := make([]byte, 4096)
+	n, _ := conn.Read(raw)
+	if strings.Contains(string(raw[:n]), "\x1b") {
+		t.Errorf("an escape came back: %q", raw[:n])
+	}
+}
+
+// TestNothingSecretIsLogged: what users send and who they are stays out.
+func TestNothingSecretIsLogged(t *testing.T) {
+	w := MustWorld(t)
+	_, secret := w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme-canary", User: "ada-canary"})
+	session := w.MustSession(secret)
+	w.Do("POST", "/v1/workbench/sessions/"+session+"/runs", secret, `{"language":"bash","code":"echo code-canary","stdin":"stdin-canary","env":{"A":"env-canary"},"args":["arg-canary"],"idempotencyKey":"key-canary"}`).Want(202)
+	w.Do("POST", "/v1/workbench/sessions/"+session+"/runs", secret, `{"language":"code-canary"}`).Want(400)
+	w.MustUpload(secret, session, "name-canary", "content-canary")
+	w.Do("GET", "/v1/workbench/sessions?label=label-canary%3Dx", secret, "").Want(200)
+	w.Do("GET", "/path-canary", secret, "").Want(404)
+	log := w.log.String()
+	if n := strings.Count(log, `"msg":"request"`); n != 6 {
+		t.Errorf("%d request lines, want 6: %s", n, log)
+	}
+	for _, canary := range []string{"canary", secret, secret[6:]} {
+		if strings.Contains(log, canary) {
+			t.Errorf("the log holds %q: %s", canary, log)
+		}
+	}
+}
+
+func TestReadiness(t *testing.T) {
+	w := MustWorld(t)
+	w.engine.unready = errors.New("dial tcp postgres://user:pw@db: refused")
+	x := w.Do("GET", "/readyz", "", "").Want(503)
+	if x.Text("code") != "unavailable" || x.Text("retryable") != "true" || strings.Contains(string(x.Body), "postgres") {
+		t.Errorf("the answer is %s", x.Body)
+	}
+	if log := w.log.String(); !strings.Contains(log, "refused") || strings.Contains(log, "user:pw@") {
+		t.Errorf("the log is %s", log)
+	}
+	w.Do("GET", "/healthz", "", "").Want(200)
+	_ = w.db.Close()
+	w.Do("GET", "/healthz", "", "").Want(200)
+	if x := w.Do("GET", "/v1/workbench/sessions", "wbk_d_"+strings.Repeat("0", 52), ""); x.Status != 503 {
+		t.Errorf("without a database a key is told %d, want 503: %s", x.Status, x.Body)
+	}
+}
+
+// TestMetricsNameNobody: counts by route and status, and no id.
+func TestMetricsNameNobody(t *testing.T) {
+	w := MustWorld(t)
+	key := w.Direct("", "acme", "ada")
+	session := w.MustSession(key)
+	w.Do("GET", "/v1/workbench/sessions/"+session, key, "").Want(200)
+	w.Do("GET", "/v1/workbench/sessions/ses_"+unknownID, key, "").Want(404)
+	w.Do("WIERD", "/whatever/"+session, key, "").Want(404)
+	text := string(w.Do("GET", "/metrics", "", "").Want(200).Body)
+	for _, want := range []string{
+		`workbench_http_requests_total{method="POST",route="/v1/workbench/sessions",status="201"} 1`,
+		`workbench_http_requests_total{method="GET",route="/v1/workbench/sessions/{id}",status="404"} 1`,
+		`workbench_http_requests_total{method="other",route="none",status="404"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no line %s", want)
+		}
+	}
+	for _, id := range []string{session, "acme", "ada\"", "key_", "WIERD"} {
+		if strings.Contains(text, id) {
+			t.Errorf("the metrics name %q", id)
+		}
+	}
+}
+
+// TestSlowClients: a client that sends its headers or body too slowly, or
+// nothing, does not hold a connection for long. The bounds are the server's.
+func TestSlowClients(t *testing.T) {
+	w := MustWorld(t)
+	c := w.server.Config
+	if c.ReadHeaderTimeout <= 0 || c.ReadHeaderTimeout > 30*time.Second || c.IdleTimeout <= 0 || c.MaxHeaderBytes > 64<<10 {
+		t.Errorf("the server's bounds are %+v", c)
+	}
+	conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte("GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n"))
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	raw := make([]byte, 64)
+	if n, _ := conn.Read(raw); !strings.HasPrefix(string(raw[:n]), "HTTP/1.1 431") {
+		t.Errorf("64 KiB of header are answered %q", raw[:n])
+	}
+}

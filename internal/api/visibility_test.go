@@ -1,0 +1,297 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/api"
+	"github.com/workbenchdev/workbench/internal/identity"
+)
+
+// The callers of the visibility table, in the order of its columns. The things
+// asked for belong to ada of acme in the first project.
+var callers = []string{
+	"owner", "owner, read only", "owner, execute only", "other user", "other tenant", "other project",
+	"embedded as owner", "embedded as other", "admin", "admin with contents", "other project's admin",
+	"narrowed here", "narrowed elsewhere",
+}
+
+// expected is who gets which status, by operation. Callers that are refused
+// everywhere (no key, revoked, expired, an embedded key for a tenant it may not
+// act for) are not columns: see refusedEverywhere.
+var expected = map[string][13]int{
+	//                  own  ro   xo   user ten  proj eown eoth adm  admc oadm here else
+	"createSession":    {201, 403, 201, 201, 201, 201, 201, 201, 403, 403, 403, 403, 403},
+	"listSessions":     {200, 200, 403, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"getSession":       {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"listRevisions":    {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"configureSession": {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"restartSession":   {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"closeSession":     {200, 403, 200, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"submitRun":        {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 202, 404},
+	"runCode":          {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 202, 404},
+	"bash":             {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 202, 404},
+	"listRuns":         {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"getRun":           {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"streamRunEvents":  {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"readRunOutput":    {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"cancelRun":        {200, 403, 200, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"listRunFiles":     {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"readRunFile":      {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"uploadArtifact":   {201, 403, 201, 404, 404, 404, 201, 404, 403, 403, 403, 201, 404},
+	"listArtifacts":    {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"getArtifact":      {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"downloadArtifact": {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"deleteArtifact":   {200, 403, 200, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"listRuntimeTiers": {200, 200, 403, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"createKey":        {403, 403, 403, 403, 403, 403, 403, 403, 201, 201, 201, 403, 403},
+	"listKeys":         {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"revokeKey":        {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
+	"listAudit":        {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+}
+
+// stage is ada's session with everything a route may ask for, and who asks.
+type stage struct {
+	w                                *world
+	session, elsewhere, run, file    string
+	victim                           string // a key of the first project
+	secrets                          map[string]string
+	headers                          map[string][]string
+	dead                             map[string]string // refused everywhere, 401
+	misplaced                        string            // an embedded key limited to globex
+	contentOfRun, contentOfFile, own string
+}
+
+var (
+	asAda = []string{identity.TenantHeader, "acme", identity.EndUserHeader, "ada"}
+	asZoe = []string{identity.TenantHeader, "acme", identity.EndUserHeader, "zoe"}
+)
+
+func mustStage(t *testing.T) *stage {
+	t.Helper()
+	w := MustWorld(t)
+	s := &stage{w: w, secrets: map[string]string{}, headers: map[string][]string{"embedded as owner": asAda, "embedded as other": asZoe},
+		dead: map[string]string{"no key": "", "not a key": "wbk_d_" + strings.Repeat("0", 52)}, contentOfRun: "CANARY-OUTPUT", contentOfFile: "CANARY-FILE"}
+	key := func(r identity.KeyRequest) string { _, secret := w.MustKey(r); return secret }
+	ada := identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada"}
+	with := func(r identity.KeyRequest, scopes ...workbench.Scope) identity.KeyRequest {
+		r.Scopes = scopes
+		return r
+	}
+	s.secrets["owner"] = key(ada)
+	s.secrets["owner, read only"] = key(with(ada, workbench.ScopeRead))
+	s.secrets["owner, execute only"] = key(with(ada, workbench.ScopeExecute))
+	s.secrets["other user"] = w.Direct("", "acme", "bob")
+	s.secrets["other tenant"] = w.Direct("", "globex", "ada")
+	s.secrets["other project"] = w.Direct("second", "acme", "ada")
+	s.secrets["embedded as owner"] = key(identity.KeyRequest{Kind: workbench.KeyEmbedded, Tenants: []string{"acme"}})
+	s.secrets["embedded as other"] = key(identity.KeyRequest{Kind: workbench.KeyEmbedded})
+	s.secrets["admin"] = key(identity.KeyRequest{Kind: workbench.KeyAdmin})
+	s.secrets["admin with contents"] = key(identity.KeyRequest{Kind: workbench.KeyAdmin, Contents: true})
+	s.secrets["other project's admin"] = key(identity.KeyRequest{Kind: workbench.KeyAdmin, Contents: true, Project: "second"})
+	s.misplaced = key(identity.KeyRequest{Kind: workbench.KeyEmbedded, Tenants: []string{"globex"}})
+	revoked, secret := w.MustKey(ada)
+	if _, err := w.ids.RevokeKey(t.Context(), workbench.SystemPrincipal(), revoked.ID); err != nil {
+		t.Fatalf("revoking: %v", err)
+	}
+	s.dead["revoked"] = secret
+	ends := w.clock.Now().Add(time.Second)
+	expiring := ada
+	expiring.ExpiresAt = &ends
+	s.dead["expired"] = key(expiring)
+	w.clock.Advance(time.Second)
+	s.elsewhere = w.MustSession(s.secrets["owner"])
+	return s
+}
+
+// set puts fresh things on the stage: some routes end what they touch.
+func (s *stage) set(t *testing.T) {
+	t.Helper()
+	owner := s.secrets["owner"]
+	s.session = s.w.MustSession(owner)
+	s.file = s.w.MustUpload(owner, s.session, "input.txt", s.contentOfFile)
+	s.run = s.w.MustSubmit(owner, s.session)
+	r := s.w.engine.MustStart(t, s.run)
+	r.Write(workbench.Stdout, s.contentOfRun)
+	r.End()
+	victim, _ := s.w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada"})
+	s.victim = victim.ID
+	for name, session := range map[string]string{"narrowed here": s.session, "narrowed elsewhere": s.elsewhere} {
+		_, s.secrets[name] = s.w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada", SessionID: session})
+	}
+}
+
+// ask sends the route's request about the things on the stage.
+func (s *stage) ask(r api.Route, secret string, headers []string) exchange {
+	path := strings.ReplaceAll(r.Pattern, "{id}", map[workbench.IDKind]string{
+		workbench.KindSession: s.session, workbench.KindRun: s.run, workbench.KindArtifact: s.file, workbench.KindKey: s.victim}[r.Target])
+	body := map[string]string{
+		"submitRun": `{"language":"bash","code":"ls"}`, "runCode": `{"sessionId":"` + s.session + `","language":"bash","code":"ls"}`,
+		"bash": `{"sessionId":"` + s.session + `","command":"ls"}`, "configureSession": `{"agent":"x"}`,
+		"createKey": `{"kind":"direct","tenant":"t","user":"u"}`, "createSession": `{}`,
+	}[r.ID]
+	switch r.ID {
+	case "readRunFile":
+		path += "?path=out/made.txt"
+	case "uploadArtifact":
+		path += "?name=x.txt"
+		body, headers = "x", append([]string{"Content-Type", "text/plain"}, headers...)
+	}
+	return s.w.Do(r.Method, path, secret, body, headers...)
+}
+
+// TestWhoMaySeeWhat is the table over every route and two of everything. A
+// route without a row fails.
+func TestWhoMaySeeWhat(t *testing.T) {
+	s := mustStage(t)
+	rows := map[string]bool{}
+	for _, r := range api.Routes() {
+		if r.Public {
+			continue
+		}
+		row, ok := expected[r.ID]
+		rows[r.ID] = true
+		if !ok {
+			t.Errorf("%s %s (%s) has no row in the table", r.Method, r.Pattern, r.ID)
+			continue
+		}
+		for i, caller := range callers {
+			s.set(t)
+			x := s.ask(r, s.secrets[caller], s.headers[caller])
+			if x.Status != row[i] {
+				t.Errorf("%s by %s: %d, want %d: %.200s", r.ID, caller, x.Status, row[i], x.Body)
+			}
+			s.mustNotTell(t, r, caller, x)
+		}
+	}
+	for id := range expected {
+		if !rows[id] {
+			t.Errorf("the table has a row for %s, which is no route", id)
+		}
+	}
+}
+
+// mustNotTell checks what an answer may not hold, whatever its status.
+func (s *stage) mustNotTell(t *testing.T, r api.Route, caller string, x exchange) {
+	t.Helper()
+	stranger := map[string]bool{"other user": true, "other tenant": true, "other project": true, "embedded as other": true,
+		"other project's admin": true, "narrowed elsewhere": true}[caller]
+	body := string(x.Body)
+	if stranger || x.Status >= 400 {
+		for what, id := range map[string]string{"session": s.session, "run": s.run, "file": s.file} {
+			if strings.Contains(body, id) {
+				t.Errorf("%s tells %s the id of the %s: %.300s", r.ID, caller, what, body)
+			}
+		}
+	}
+	blind := stranger || caller == "admin" || caller == "owner, execute only" || x.Status >= 400
+	for _, canary := range []string{s.contentOfRun, s.contentOfFile, "the face must leave this out"} {
+		if blind && strings.Contains(body, canary) {
+			t.Errorf("%s shows %s contents: %.300s", r.ID, caller, body)
+		}
+	}
+	if x.Status == 403 && x.Text("hint") == "" {
+		t.Errorf("%s refuses %s without a hint", r.ID, caller)
+	}
+}
+
+// TestRefusedEverywhere has the callers that no route serves.
+func TestRefusedEverywhere(t *testing.T) {
+	s := mustStage(t)
+	s.set(t)
+	for _, r := range api.Routes() {
+		if r.Public {
+			if x := s.w.Do(r.Method, r.Pattern, "", ""); x.Status != 200 {
+				t.Errorf("%s without a key: %d, want 200", r.ID, x.Status)
+			}
+			continue
+		}
+		var first string
+		for name, secret := range s.dead {
+			x := s.ask(r, secret, nil)
+			if x.Status != 401 || x.Header.Get("WWW-Authenticate") != "Bearer" {
+				t.Errorf("%s with %s: %d, want 401", r.ID, name, x.Status)
+			}
+			// Nothing tells a missing key from a wrong, revoked or expired one.
+			if told := x.Text("code") + x.Text("detail") + x.Text("hint"); first == "" {
+				first = told
+			} else if told != first {
+				t.Errorf("%s tells %s apart: %s", r.ID, name, x.Body)
+			}
+		}
+		for name, c := range map[string]struct {
+			secret  string
+			headers []string
+			status  int
+		}{
+			"an embedded key for another's tenant":    {s.misplaced, asAda, 403},
+			"an embedded key without headers":         {s.misplaced, nil, 400},
+			"a direct key that names another user":    {s.secrets["owner"], asZoe, 403},
+			"a direct key that names another tenant":  {s.secrets["owner"], []string{identity.TenantHeader, "globex"}, 403},
+			"a direct key that names a group":         {s.secrets["owner"], []string{identity.GroupHeader, "staff"}, 403},
+			"an admin key that names an end user":     {s.secrets["admin"], asAda, 403},
+			"an embedded key with a control char":     {s.secrets["embedded as other"], []string{identity.TenantHeader, "acme", identity.EndUserHeader, "a\u0085b"}, 400},
+			"an embedded key with a name too long":    {s.secrets["embedded as other"], []string{identity.TenantHeader, "acme", identity.EndUserHeader, strings.Repeat("x", 129)}, 400},
+			"an embedded key with a name that is not": {s.secrets["embedded as other"], []string{identity.TenantHeader, "acme", identity.EndUserHeader, "\xff\xfe"}, 400},
+		} {
+			x := s.ask(r, c.secret, c.headers)
+			if x.Status != c.status {
+				t.Errorf("%s with %s: %d, want %d: %s", r.ID, name, x.Status, c.status, x.Body)
+			}
+		}
+	}
+	if x := s.w.Do("GET", "/v1/workbench/sessions", s.secrets["owner"], "", asAda...); x.Status != 200 {
+		t.Errorf("a direct key that names itself: %d, want 200: %s", x.Status, x.Body)
+	}
+}
+
+// TestRevocationIsImmediate: the next request is refused.
+func TestRevocationIsImmediate(t *testing.T) {
+	w := MustWorld(t)
+	_, admin := w.MustKey(identity.KeyRequest{Kind: workbench.KeyAdmin})
+	key, secret := w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada"})
+	w.Do("GET", "/v1/workbench/sessions", secret, "").Want(200)
+	w.Do("DELETE", "/v1/workbench/keys/"+key.ID, admin, "").Want(200)
+	w.Do("GET", "/v1/workbench/sessions", secret, "").Want(401)
+}
+
+// TestAuditTrail: what was done and what was refused stands in the trail, and
+// a flood of refusals does not fill the database.
+func TestAuditTrail(t *testing.T) {
+	w := MustWorld(t)
+	_, admin := w.MustKey(identity.KeyRequest{Kind: workbench.KeyAdmin})
+	key, bob := w.Direct("", "acme", "ada"), w.Direct("", "acme", "bob")
+	session := w.MustSession(key)
+	file := w.MustUpload(key, session, "a.txt", "x")
+	w.Do("GET", "/v1/workbench/artifacts/"+file+"/content", key, "").Want(200)
+	w.Do("GET", "/v1/workbench/artifacts/"+file+"/content", bob, "", "Workbench-Request-Id", "bobs-try").Want(404)
+	w.Do("GET", "/v1/workbench/keys", bob, "").Want(403)
+	for _, want := range []string{"session.create ok " + session, "artifact.upload ok " + file, "artifact.download ok " + file,
+		"artifact.download not_found " + file, "listKeys forbidden "} {
+		action, rest, _ := strings.Cut(want, " ")
+		outcome, target, _ := strings.Cut(rest, " ")
+		x := w.Do("GET", "/v1/workbench/audit?action="+action+"&target="+target, admin, "").Want(200)
+		if !strings.Contains(string(x.Body), fmt.Sprintf("%q:%q", "outcome", outcome)) {
+			t.Errorf("no row %q: %s", want, x.Body)
+		}
+	}
+	if x := w.Do("GET", "/v1/workbench/audit?target="+file, admin, "").Want(200); !strings.Contains(string(x.Body), `"requestId":"bobs-try"`) {
+		t.Errorf("the client's request id is not in the trail: %s", x.Body)
+	}
+	for range 300 {
+		w.Do("GET", "/v1/workbench/sessions/"+session, bob, "").Want(404)
+	}
+	list, err := w.db.ListAudit(t.Context(), workbench.SystemPrincipal(), workbench.AuditFilter{Action: "getSession"}, workbench.Page{Limit: 200})
+	if err != nil || len(list.Items) > 100 {
+		t.Errorf("300 refusals left %d rows, want at most 100 (err %v)", len(list.Items), err)
+	}
+	w.clock.Advance(2 * time.Second)
+	w.Do("GET", "/v1/workbench/sessions/"+session, bob, "").Want(404)
+	list, _ = w.db.ListAudit(t.Context(), workbench.SystemPrincipal(), workbench.AuditFilter{Action: "getSession"}, workbench.Page{Limit: 1})
+	if len(list.Items) != 1 || !strings.Contains(string(list.Items[0].Detail), `"suppressed"`) {
+		t.Errorf("the row after a flood does not say what was left out: %+v", list.Items)
+	}
+}
