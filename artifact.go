@@ -127,6 +127,7 @@ type Commit struct {
 	Files      int64     `json:"files"`
 	Bytes      int64     `json:"bytes"`
 	ManifestID string    `json:"-"` // blob of the sealed manifest
+	Inline     []byte    `json:"-"` // that blob itself, if it is new and small: stored with the commit, never read with it
 	CreatedAt  time.Time `json:"createdAt"`
 }
 

@@ -88,6 +88,20 @@ func Put(ctx context.Context, s Store, id string, r io.Reader) (int64, error) {
 	return n, w.Commit(id)
 }
 
+// CommitOnce commits w under id, unless the blob is there with that size: then
+// w is dropped. It is for ids that depend on nothing but the content.
+func CommitOnce(ctx context.Context, s Store, w Writer, id string, size int64) error {
+	info, err := s.Stat(ctx, id)
+	if err == nil && info.Size == size {
+		w.Abort()
+		return nil
+	}
+	if err != nil && !IsNotFound(err) {
+		return err
+	}
+	return w.Commit(id)
+}
+
 // CheckID refuses, with invalid_request, whatever is not an id: 1 to 128 of
 // the characters a–z, 0–9, "_" and "-".
 func CheckID(id string) error {

@@ -40,6 +40,26 @@ func (db *DB) NoteBlob(ctx context.Context, blobID, tenantID string, size int64,
 	}
 }
 
+// insertInline adds a blob whose bytes the database itself keeps. It goes with
+// its row in blobs.
+func (t *tx) insertInline(blobID, tenantID string, data []byte, at int64) error {
+	if _, err := t.exec("INSERT INTO blobs (id, tenant_id, size, noted_at) VALUES ($1, $2, $3, $4)", blobID, tenantID, len(data), at); err != nil {
+		return err
+	}
+	_, err := t.exec("INSERT INTO inline_blobs (blob_id, data) VALUES ($1, $2)", blobID, data)
+	return err
+}
+
+// InlineBlob reads a blob that came with a commit, as Commit.Inline; not_found
+// for any other.
+func (db *DB) InlineBlob(ctx context.Context, tenantID, blobID string) ([]byte, error) {
+	return one(ctx, db, "blob", func(s scanner) ([]byte, error) {
+		var data []byte
+		err := s.Scan(&data)
+		return data, err
+	}, "SELECT i.data FROM inline_blobs i JOIN blobs b ON b.id = i.blob_id WHERE i.blob_id = $1 AND b.tenant_id = $2", blobID, tenantID)
+}
+
 // PutBlobRefs makes owner need the blobs; repeating one is harmless. conflict
 // if one was never noted, is another tenant's or is being deleted.
 func (db *DB) PutBlobRefs(ctx context.Context, owner, tenantID string, blobIDs []string) error {

@@ -61,6 +61,12 @@ func (t *tx) insertCommit(h held, c workbench.Commit, refs []string) (workbench.
 	if _, err := t.exec("UPDATE sessions SET head_commit = $2, commit_count = $3 WHERE id = $1", h.id, c.ID, c.Number); err != nil {
 		return c, err
 	}
+	if len(c.Inline) > 0 {
+		if err := t.insertInline(c.ManifestID, h.owner.TenantID, c.Inline, micros(c.CreatedAt)); err != nil {
+			return c, err
+		}
+		c.Inline = nil
+	}
 	return c, t.insertRefs(SessionBlobOwner(h.id), h.owner.TenantID, refs)
 }
 
