@@ -45,8 +45,12 @@ test: setup ## everything that must hold: real sandboxes, SQLite and PostgreSQL
 soak: setup ## the long form: 1,000 kills, full matrices
 	@WORKBENCH_IMAGES=$(IMAGES) WORKBENCH_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run 'Soak|Kill' ./internal/faults/...
 
-lint: ## golangci-lint with the explicit list in .golangci.yml
-	@$(GO) tool -modfile=tools/go.mod golangci-lint run ./...
+lint: bin/golangci-lint ## golangci-lint with the explicit list in .golangci.yml
+	@bin/golangci-lint run ./...
+
+bin/golangci-lint: tools/go.mod tools/go.sum
+	@echo "building golangci-lint from its pinned module"
+	@cd tools && $(GO) build -o ../bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 fmt: ## gofmt everything
 	@gofmt -w $$(git ls-files '*.go')
