@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"context"
+	"sync"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// capacity bounds the live sandboxes of this engine. When all places are
+// taken, the sandbox that idles longest makes room; when none idles, the
+// caller waits for one.
+type capacity struct {
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced whenever a place may have come free
+	max     int
+	live    int
+	idle    []*compute // least recently used first; each may be evicted
+}
+
+func newCapacity(n int) *capacity {
+	return &capacity{max: n, changed: make(chan struct{})}
+}
+
+// take reserves a place for a sandbox, evicting an idle one where needed.
+func (k *capacity) take(ctx context.Context) error {
+	for {
+		k.mu.Lock()
+		if k.live < k.max {
+			k.live++
+			k.mu.Unlock()
+			return nil
+		}
+		var victim *compute
+		if len(k.idle) > 0 {
+			victim = k.idle[0]
+			k.idle = k.idle[1:]
+		}
+		changed := k.changed
+		k.mu.Unlock()
+		if victim != nil {
+			victim.evict(ctx)
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return workbench.E(workbench.CodeCapacity, "no sandbox came free in time").
+				WithHint("try again, or raise --max-sandboxes").Caused(ctx.Err())
+		}
+	}
+}
+
+// give returns a place.
+func (k *capacity) give() {
+	k.mu.Lock()
+	k.live--
+	k.signal()
+	k.mu.Unlock()
+}
+
+// markIdle makes a sandbox the last candidate for eviction.
+func (k *capacity) markIdle(c *compute) {
+	k.mu.Lock()
+	k.removeLocked(c)
+	k.idle = append(k.idle, c)
+	k.signal()
+	k.mu.Unlock()
+}
+
+// markBusy takes a sandbox off the candidates.
+func (k *capacity) markBusy(c *compute) {
+	k.mu.Lock()
+	k.removeLocked(c)
+	k.mu.Unlock()
+}
+
+func (k *capacity) removeLocked(c *compute) {
+	for i, other := range k.idle {
+		if other == c {
+			k.idle = append(k.idle[:i:i], k.idle[i+1:]...)
+			return
+		}
+	}
+}
+
+func (k *capacity) signal() {
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+func (k *capacity) count() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.live
+}

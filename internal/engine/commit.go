@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/workspace"
+)
+
+// commit asks the guest what changed since the tree the engine knows, stores
+// the contents and returns the new tree. Nothing of it counts until the
+// settlement names it.
+func (x *execution) commit(ctx context.Context) (workspace.Committed, error) {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	sink := &scanSink{ctx: ctx, builder: x.e.o.Workspace.Begin(ctx, x.s.TenantID, x.c.tree)}
+	sink.builder.Limit(x.s.Limits.WorkspaceFiles, x.s.Limits.WorkspaceBytes)
+	result, err := x.c.wire.Scan(ctx, guestwire.ScanRequest{Base: x.c.base,
+		MaxEntries: x.s.Limits.WorkspaceFiles, MaxBytes: x.s.Limits.WorkspaceBytes}, sink)
+	if err != nil {
+		return workspace.Committed{}, err
+	}
+	if result.Complete {
+		sink.builder.DropUnseen() // the scan named everything there is
+	}
+	made, err := sink.builder.Commit(ctx)
+	if err != nil {
+		return workspace.Committed{}, err
+	}
+	x.c.base = result.Token
+	if result.SkippedN > 0 {
+		first := ""
+		if len(result.Skipped) > 0 {
+			first = fmt.Sprintf("; the first is %s (%s)", workbench.TextOf([]byte(result.Skipped[0].Path)), workbench.TextOf([]byte(result.Skipped[0].Why)))
+		}
+		x.notice(workbench.NoticeFilesSkipped, fmt.Sprintf("%d entries of the workspace are not committed%s", result.SkippedN, first))
+	}
+	return made, nil
+}
+
+// scanSink feeds what a guest says into a builder, which believes none of it.
+type scanSink struct {
+	ctx     context.Context
+	builder *workspace.Builder
+}
+
+// Entry implements guestwire.ScanSink.
+func (s *scanSink) Entry(e guestwire.Entry, content io.Reader) error {
+	if e.Change == workbench.ChangeRemoved {
+		return s.builder.Remove(string(e.Path))
+	}
+	entry := workspace.Entry{Path: string(e.Path), Mode: e.Mode, Size: e.Size, MtimeNs: e.MtimeNs, Target: string(e.Target)}
+	switch e.Type {
+	case guestwire.TypeDir:
+		entry.Type = workspace.Dir
+	case guestwire.TypeSymlink:
+		entry.Type = workspace.Symlink
+	case guestwire.TypeFile:
+		entry.Type = workspace.File
+		if e.Content {
+			return s.builder.File(s.ctx, entry, content)
+		}
+		return s.builder.Touch(entry) // same bytes, other mode or time
+	default:
+		return workbench.E(workbench.CodeGuestProtocol, "a scan entry of no known type")
+	}
+	return s.builder.Put(entry)
+}
+
+// place puts the selected files into the workspace, replacing what is there,
+// and commits that as the tree the run begins with.
+func (x *execution) place(ctx context.Context) error {
+	if len(x.spec.Artifacts) == 0 {
+		return nil
+	}
+	source := &selectedFiles{x: x, ctx: ctx}
+	defer source.close()
+	if _, err := x.c.wire.WriteFiles(ctx, source); err != nil {
+		return err
+	}
+	made, err := x.commit(ctx)
+	if err != nil {
+		return err
+	}
+	return x.adoptPlaced(ctx, made)
+}
+
+// adoptPlaced makes the tree with the selected files the session's head, so
+// that what the run itself changes can be told from what was placed for it.
+func (x *execution) adoptPlaced(ctx context.Context, made workspace.Committed) error {
+	if made.Tree.Root() == x.c.tree.Root() && x.c.head != "" {
+		return nil
+	}
+	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: x.s.ID, TenantID: x.s.TenantID,
+		ParentID: x.c.head, Generation: x.c.generation, RunIDs: []string{}, Exclusive: true, CreatedAt: x.e.now()})
+	commit, err := x.e.o.Store.CreateCommit(ctx, commit, x.c.epoch, made.Refs)
+	if err != nil {
+		return err
+	}
+	x.c.tree, x.c.head = made.Tree, commit.ID
+	return nil
+}
+
+// selectedFiles is a guestwire.FileSource of a run's selected artifacts. It
+// reads as the run's owner, whose rights are checked again here.
+type selectedFiles struct {
+	x    *execution
+	ctx  context.Context
+	next int
+	open io.Closer
+}
+
+// Next implements guestwire.FileSource.
+func (f *selectedFiles) Next() (guestwire.Entry, io.Reader, error) {
+	f.close()
+	if f.next == len(f.x.spec.Artifacts) {
+		return guestwire.Entry{}, nil, io.EOF
+	}
+	sel := f.x.spec.Artifacts[f.next]
+	f.next++
+	owner := workbench.Principal{ProjectID: f.x.s.ProjectID, TenantID: f.x.s.TenantID, UserID: f.x.s.UserID,
+		KeyKind: workbench.KeyDirect, Scopes: []workbench.Scope{workbench.ScopeRead}}
+	a, content, err := f.x.e.o.Artifacts.Open(f.ctx, owner, sel.ID)
+	if err != nil {
+		return guestwire.Entry{}, nil, err
+	}
+	f.open = content
+	return guestwire.Entry{Path: guestwire.Path(sel.Path), Type: guestwire.TypeFile, Mode: 0o644, Size: a.Size,
+		MtimeNs: f.x.e.now().UnixNano(), Content: true, Replace: true, Parents: true}, content, nil
+}
+
+func (f *selectedFiles) close() {
+	if f.open != nil {
+		_ = f.open.Close()
+		f.open = nil
+	}
+}
+
+// treeSource is a guestwire.FileSource of a committed tree.
+type treeSource struct{ from *workspace.Restoring }
+
+// Next implements guestwire.FileSource.
+func (t treeSource) Next() (guestwire.Entry, io.Reader, error) {
+	e, content, err := t.from.Next()
+	if err != nil {
+		return guestwire.Entry{}, nil, err
+	}
+	out := guestwire.Entry{Path: guestwire.Path(e.Path), Mode: e.Mode, Size: e.Size, MtimeNs: e.MtimeNs, Target: guestwire.Path(e.Target)}
+	switch e.Type {
+	case workspace.Dir:
+		out.Type = guestwire.TypeDir
+	case workspace.Symlink:
+		out.Type = guestwire.TypeSymlink
+	case workspace.File:
+		out.Type, out.Content = guestwire.TypeFile, true
+		if out.SHA256, err = hex.DecodeString(e.SHA256); err != nil {
+			return guestwire.Entry{}, nil, err
+		}
+	}
+	return out, content, nil
+}

@@ -1,0 +1,305 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/workspace"
+)
+
+const (
+	// startWithin bounds one attempt to get a sandbox ready.
+	startWithin = 60 * time.Second
+	// killWithin bounds the end of a sandbox.
+	killWithin = 15 * time.Second
+)
+
+// compute is a session's place on this engine: its lease, its sandbox and the
+// workspace as last committed.
+type compute struct {
+	e  *Engine
+	id string // of the session
+
+	// working and again belong to Engine.mu: whether a goroutine works on the
+	// lane, and whether it must look once more.
+	working, again bool
+
+	// mu is held by whoever uses or changes what follows: the lane while a run
+	// executes, a restart, the end of the session.
+	mu         sync.Mutex
+	epoch      int64 // of the lease; 0: not held
+	generation int64 // of box
+	lost       bool  // the generation's sandbox is gone without a restart
+	dirty      bool  // a dispatched run may not be settled
+	box        sandbox.Sandbox
+	wire       *guestwire.Client
+	bound      workbench.Limits
+	tree       workspace.Tree
+	head       string // commit that tree is
+	base       string // scan token of tree in the sandbox
+
+	flight sync.Mutex // guards the run in flight
+	runID  string
+	stop   chan workbench.Reason // capacity 1
+}
+
+// lease makes sure this engine owns the session. Code: conflict while another
+// engine does.
+func (c *compute) lease(ctx context.Context) error {
+	if c.epoch > 0 {
+		return nil
+	}
+	epoch, err := c.e.o.Store.AcquireLease(ctx, c.id, c.e.id, c.e.o.LeaseTTL)
+	if err != nil {
+		return err
+	}
+	c.epoch = epoch
+	return nil
+}
+
+// fenced gives up what another engine has taken over: the run in flight is
+// interrupted, and what it still writes is refused by the store.
+func (c *compute) fenced() {
+	c.interrupt("", workbench.ReasonServerLost)
+	go func() { // the lane holds mu until the interrupted run is over
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), killWithin)
+		defer cancel()
+		c.drop(ctx)
+		c.epoch = 0
+	}()
+}
+
+// takeoff registers the run in flight, so that a cancel from now on reaches it.
+func (c *compute) takeoff(runID string) <-chan workbench.Reason {
+	c.flight.Lock()
+	defer c.flight.Unlock()
+	c.runID, c.stop = runID, make(chan workbench.Reason, 1)
+	return c.stop
+}
+
+func (c *compute) landed() {
+	c.flight.Lock()
+	defer c.flight.Unlock()
+	c.runID, c.stop = "", nil
+}
+
+// interrupt asks the run in flight to end. An empty runID means any. The first
+// reason counts.
+func (c *compute) interrupt(runID string, why workbench.Reason) {
+	c.flight.Lock()
+	defer c.flight.Unlock()
+	if c.stop == nil || runID != "" && runID != c.runID {
+		return
+	}
+	select {
+	case c.stop <- why:
+	default:
+	}
+}
+
+// live reports whether there is a sandbox that still runs.
+func (c *compute) live() bool {
+	if c.box == nil {
+		return false
+	}
+	select {
+	case <-c.box.Done():
+		return false
+	case <-c.wire.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// drop ends the sandbox, if there is one. Its files are those of the last
+// commit; everything else of it is gone.
+func (c *compute) drop(ctx context.Context) {
+	if c.box == nil {
+		return
+	}
+	c.e.capacity.markBusy(c)
+	_ = c.wire.Close()
+	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+	defer cancel()
+	if err := c.box.Kill(kill); err != nil {
+		// The driver's reaper tries again.
+		c.e.log.Warn("sandbox not fully removed", "sandbox", c.box.ID(), "err", err)
+	}
+	c.box, c.wire, c.base, c.lost = nil, nil, "", true
+	c.e.capacity.give()
+}
+
+// evict makes room for another session's sandbox.
+func (c *compute) evict(ctx context.Context) {
+	if !c.mu.TryLock() {
+		return // it just became busy
+	}
+	defer c.mu.Unlock()
+	c.drop(ctx)
+}
+
+// ensure returns once the session has a sandbox of its current configuration,
+// with its workspace as last committed. It reports whether the sandbox replaces
+// an earlier one of the same generation: then memory and /tmp were lost.
+func (c *compute) ensure(ctx context.Context, s workbench.Session) (replaced bool, err error) {
+	if c.live() && c.bound == sandboxLimits(s.Limits) {
+		return false, nil
+	}
+	c.drop(ctx)
+	if err := c.loadHead(ctx, s); err != nil {
+		return false, err
+	}
+	if c.lost {
+		if s, err = c.e.o.Store.BumpGeneration(ctx, workbench.SystemPrincipal(), s.ID, c.epoch, false); err != nil {
+			return false, err
+		}
+		c.lost, replaced = false, true
+	}
+	c.generation = s.Generation
+	if err := c.e.capacity.take(ctx); err != nil {
+		return false, err
+	}
+	for attempt := 1; ; attempt++ {
+		err = c.start(ctx, s)
+		if err == nil {
+			return replaced, nil
+		}
+		if attempt == 2 || ctx.Err() != nil || !workbench.ClassOf(workbench.CodeOf(err)).Retryable {
+			c.e.capacity.give()
+			return false, err
+		}
+		c.e.log.Warn("sandbox start failed, trying once more", "session", c.id, "err", err)
+	}
+}
+
+// start starts and binds one sandbox and restores the workspace into it.
+func (c *compute) start(ctx context.Context, s workbench.Session) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	began := time.Now()
+	outcome := "failed"
+	defer func() { c.e.o.Metrics.SandboxStarted(outcome, time.Since(began)) }()
+	class, err := c.e.class(ctx, s)
+	if err != nil {
+		return err
+	}
+	box, err := c.e.o.Driver.Start(ctx, class)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			kill, done := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+			defer done()
+			if killErr := box.Kill(kill); killErr != nil {
+				c.e.log.Warn("sandbox not fully removed", "sandbox", box.ID(), "err", killErr)
+			}
+			if tail := box.Exit().Stderr; tail != "" {
+				c.e.log.Warn("guest said", "sandbox", box.ID(), "stderr", tail)
+			}
+		}
+	}()
+	wire, err := guestwire.Dial(ctx, box.Stream(), guestwire.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = wire.Close()
+		}
+	}()
+	seed := make([]byte, 32)
+	if _, err := rand.Read(seed); err != nil {
+		return err
+	}
+	limits := sandboxLimits(s.Limits)
+	if _, err := wire.Bind(ctx, guestwire.BindRequest{SessionNonce: rand.Text(), Seed: seed, Limits: guestLimits(limits)}); err != nil {
+		return err
+	}
+	from := c.e.o.Workspace.Restore(ctx, s.TenantID, c.tree)
+	restored, err := wire.Restore(ctx, treeSource{from})
+	_ = from.Close()
+	if err != nil {
+		return err
+	}
+	c.box, c.wire, c.bound, c.base = box, wire, limits, restored.Token
+	outcome = "started"
+	return nil
+}
+
+// loadHead makes tree the session's last commit.
+func (c *compute) loadHead(ctx context.Context, s workbench.Session) error {
+	head, ok, err := c.e.o.Store.HeadCommit(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		c.tree, c.head = workspace.Empty(), ""
+		return nil
+	}
+	// A commit by runs of this generation means that it had a sandbox, which an
+	// earlier process of the server may have taken with it.
+	if c.generation == 0 && head.Generation == s.Generation && len(head.RunIDs) > 0 {
+		c.lost = true
+	}
+	if c.head == head.ID {
+		return nil
+	}
+	if c.tree, err = c.e.loadTree(ctx, head); err != nil {
+		return err
+	}
+	c.head = head.ID
+	return nil
+}
+
+// startOver makes the workspace hold the selected files and nothing else, as
+// the first commit of a new generation.
+func (c *compute) startOver(ctx context.Context, p workbench.Principal, s workbench.Session, sel []workbench.ArtifactSelect, selected []workbench.Artifact) error {
+	build := c.e.o.Workspace.Begin(ctx, s.TenantID, workspace.Empty())
+	for i, a := range selected {
+		_, content, err := c.e.o.Artifacts.Open(ctx, p, a.ID)
+		if err != nil {
+			return err
+		}
+		err = build.File(ctx, workspace.Entry{Path: sel[i].Path, Mode: 0o644, Size: a.Size, MtimeNs: c.e.now().UnixNano()}, content)
+		_ = content.Close()
+		if err != nil {
+			return err
+		}
+	}
+	made, err := build.Commit(ctx)
+	if err != nil {
+		return err
+	}
+	head, _, err := c.e.o.Store.HeadCommit(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: s.ID, TenantID: s.TenantID,
+		ParentID: head.ID, Generation: s.Generation, RunIDs: []string{}, Exclusive: true, CreatedAt: c.e.now()})
+	if commit, err = c.e.o.Store.CreateCommit(ctx, commit, c.epoch, made.Refs); err != nil {
+		return err
+	}
+	c.tree, c.head, c.generation, c.lost = made.Tree, commit.ID, s.Generation, false
+	return nil
+}
+
+// sandboxLimits are the limits a sandbox is bound with: a change of any of them
+// needs another sandbox.
+func sandboxLimits(l workbench.Limits) workbench.Limits {
+	return workbench.Limits{CPUs: l.CPUs, MemoryBytes: l.MemoryBytes, WorkspaceBytes: l.WorkspaceBytes,
+		WorkspaceFiles: l.WorkspaceFiles, ScratchBytes: l.ScratchBytes, Tasks: l.Tasks, OpenFiles: l.OpenFiles}
+}
+
+func guestLimits(l workbench.Limits) guestwire.SandboxLimits {
+	return guestwire.SandboxLimits{MemoryBytes: l.MemoryBytes, WorkspaceBytes: l.WorkspaceBytes, WorkspaceInodes: l.WorkspaceFiles,
+		ScratchBytes: l.ScratchBytes, Tasks: l.Tasks, OpenFiles: l.OpenFiles, CPUs: l.CPUs}
+}

@@ -1,0 +1,211 @@
+// Package engine is the life of sessions and runs: it admits, queues,
+// dispatches, logs, commits and settles, and it recovers what a crash left.
+//
+// It is the only room that sees all the others. Nothing below it knows HTTP,
+// nothing above it knows a runtime. Everything it must not lose is in the
+// store before it is told to anyone.
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/artifact"
+	"github.com/workbenchdev/workbench/internal/image"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/seal"
+	"github.com/workbenchdev/workbench/internal/store"
+	"github.com/workbenchdev/workbench/internal/workspace"
+)
+
+// Options wires an Engine. Every field without a default is required.
+type Options struct {
+	Store     *store.DB
+	Seal      *seal.Sealer
+	Workspace *workspace.Store
+	Artifacts *artifact.Service
+	Images    *image.Store
+	Driver    sandbox.Driver
+	Instance  string // of the data directory; at most one live engine has it
+
+	Sizes        []workbench.Size // default: workbench.StandardSizes
+	DefaultImage string           // name or id; default: the image store's
+	MaxRunning   int              // runs that execute at once; default 4 per CPU
+	MaxSandboxes int              // live sandboxes; idle ones make room; default 64
+	LeaseTTL     time.Duration    // default 15 s
+	SweepEvery   time.Duration    // default 1 s
+	Clock        func() time.Time // default time.Now
+	Log          *slog.Logger     // default: discards
+	Metrics      Metrics          // default: counts nothing
+}
+
+// Metrics is what the engine counts for operators.
+type Metrics interface {
+	RunEnded(language, status string, queued, ran time.Duration)
+	SandboxStarted(outcome string, took time.Duration)
+	Live(sandboxes, running int)
+}
+
+// Engine runs sessions. Start it before use and Stop it at the end.
+type Engine struct {
+	o        Options
+	id       string
+	log      *slog.Logger
+	now      func() time.Time
+	slots    *slots
+	capacity *capacity
+	sizes    []workbench.Size
+	info     sandbox.Info
+
+	mu       sync.Mutex
+	sessions map[string]*compute // of this engine, live or about to be
+	stopping bool
+	workers  sync.WaitGroup
+
+	ctx    context.Context // ends when the engine must stop at once
+	cancel context.CancelFunc
+	drain  chan struct{} // closed when no further run may be dispatched
+	loops  sync.WaitGroup
+}
+
+// New makes an engine; it does nothing until Start.
+func New(o Options) *Engine {
+	if o.Sizes == nil {
+		o.Sizes = workbench.StandardSizes()
+	}
+	if o.MaxRunning == 0 {
+		o.MaxRunning = 8
+	}
+	if o.MaxSandboxes == 0 {
+		o.MaxSandboxes = 64
+	}
+	if o.LeaseTTL == 0 {
+		o.LeaseTTL = 15 * time.Second
+	}
+	if o.SweepEvery == 0 {
+		o.SweepEvery = time.Second
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = noMetrics{}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Engine{
+		o: o, id: workbench.NewID(workbench.KindEngine), log: o.Log, now: o.Clock,
+		slots: newSlots(o.MaxRunning), capacity: newCapacity(o.MaxSandboxes),
+		sessions: map[string]*compute{},
+		ctx:      ctx, cancel: cancel, drain: make(chan struct{}),
+	}
+}
+
+// Start looks at the host, recovers what an earlier process of the instance
+// left (its sandboxes are ended, its steps in flight become unknown) and
+// begins to work. Codes: runtime_unavailable, unavailable.
+func (e *Engine) Start(ctx context.Context) error {
+	info, err := e.o.Driver.Info(ctx)
+	if err != nil {
+		return err
+	}
+	e.info = info
+	e.sizes = fitSizes(e.o.Sizes, info)
+	if err := e.recover(ctx); err != nil {
+		return err
+	}
+	e.loop(e.renewLeases, e.o.LeaseTTL/3)
+	e.loop(e.sweep, e.o.SweepEvery)
+	e.loops.Add(1)
+	go e.followQueue()
+	return nil
+}
+
+// Stop drains: no further run is dispatched, runs in flight get until ctx
+// ends, then their sandboxes are killed and their steps end as unknown. Queued
+// runs stay queued for the next start.
+func (e *Engine) Stop(ctx context.Context) error {
+	e.mu.Lock()
+	if !e.stopping {
+		e.stopping = true
+		close(e.drain)
+	}
+	e.mu.Unlock()
+	drained := make(chan struct{})
+	go func() { e.workers.Wait(); close(drained) }()
+	var late error
+	select {
+	case <-drained:
+	case <-ctx.Done():
+		late = ctx.Err()
+	}
+	e.cancel()
+	<-drained
+	e.loops.Wait()
+	e.mu.Lock()
+	all := make([]*compute, 0, len(e.sessions))
+	for _, c := range e.sessions {
+		all = append(all, c)
+	}
+	e.sessions = map[string]*compute{}
+	e.mu.Unlock()
+	kill, done := context.WithTimeout(context.Background(), 10*time.Second)
+	defer done()
+	for _, c := range all {
+		c.mu.Lock()
+		c.drop(kill)
+		if c.epoch > 0 {
+			if err := e.o.Store.ReleaseLease(kill, c.id, e.id, c.epoch); err != nil {
+				e.log.Warn("lease not released", "session", c.id, "err", err)
+			}
+		}
+		c.mu.Unlock()
+	}
+	return errors.Join(late, e.o.Driver.Close(kill))
+}
+
+// Ready reports whether the engine can accept work: the database answers and
+// the engine is not stopping.
+func (e *Engine) Ready(ctx context.Context) error {
+	select {
+	case <-e.drain:
+		return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("try another server, or again shortly")
+	default:
+	}
+	return e.o.Store.Ping(ctx)
+}
+
+// Sizes lists the sandbox sizes with what this host can hold.
+func (e *Engine) Sizes(context.Context) []workbench.Size {
+	return append([]workbench.Size(nil), e.sizes...)
+}
+
+// loop calls f every interval until the engine stops. It owns its goroutine.
+func (e *Engine) loop(f func(context.Context), every time.Duration) {
+	e.loops.Add(1)
+	go func() {
+		defer e.loops.Done()
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-e.ctx.Done():
+				return
+			case <-tick.C:
+				f(e.ctx)
+			}
+		}
+	}()
+}
+
+type noMetrics struct{}
+
+func (noMetrics) RunEnded(string, string, time.Duration, time.Duration) {}
+func (noMetrics) SandboxStarted(string, time.Duration)                  {}
+func (noMetrics) Live(int, int)                                         {}

@@ -1,0 +1,263 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/failpoint"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/store"
+)
+
+const (
+	// cancelGrace is what a program gets from being asked to end until it is
+	// killed inside.
+	cancelGrace = time.Second
+	// answerGrace is what the guest gets beyond that, before the host kills the
+	// sandbox.
+	answerGrace = 2 * time.Second
+)
+
+// execution is one step of a run on its way through a sandbox.
+type execution struct {
+	e       *Engine
+	c       *compute
+	s       workbench.Session
+	run     workbench.Run // what is settled in the end
+	spec    workbench.RunSpec
+	stop    <-chan workbench.Reason
+	log     *runLog
+	result  guestwire.ExecResult
+	stopped workbench.Reason // why it was asked to end, if it was
+	input   string           // commit the step began with
+	began   time.Time
+}
+
+// execute takes a queued run to its terminal status. It holds c.mu. An error
+// means that the run is not settled: it stays queued, or, once dispatched, is
+// settled as unknown by whoever recovers it.
+func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) error {
+	s, err := e.o.Store.Session(ctx, workbench.SystemPrincipal(), run.SessionID)
+	if err != nil {
+		return err
+	}
+	if err := s.Open(e.now()); err != nil {
+		why := workbench.ReasonSessionExpired
+		if s.State == workbench.SessionClosed {
+			why = workbench.ReasonSessionClosed
+		}
+		_, err := e.cancelRun(ctx, workbench.SystemPrincipal(), run.ID, why)
+		return err
+	}
+	x := &execution{e: e, c: c, s: s, run: run, stop: c.takeoff(run.ID)}
+	defer c.landed()
+	if x.spec, err = e.openSpec(ctx, run); err != nil {
+		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
+	}
+	replaced, err := c.ensure(ctx, s)
+	if err != nil {
+		if ctx.Err() != nil || workbench.HasCode(err, workbench.CodeFenced) || workbench.HasCode(err, workbench.CodeUnavailable) {
+			return err // the run stays queued
+		}
+		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
+	}
+	x.run.Generation = c.generation
+	if replaced {
+		x.notice(workbench.NoticeSandboxReplaced, "the sandbox of this session was gone; a new one began with the files of the last commit, and memory and /tmp were lost")
+	}
+	if err := x.place(ctx); err != nil {
+		c.drop(ctx) // what was placed is not committed
+		if workbench.ClassOf(workbench.CodeOf(err)).HTTP >= 500 {
+			return x.refuse(ctx, workbench.ReasonInfrastructure, err)
+		}
+		return x.refuse(ctx, workbench.ReasonSelection, err)
+	}
+	dispatched, err := x.dispatch(ctx)
+	if err != nil || !dispatched {
+		return err
+	}
+	return x.carry(ctx)
+}
+
+func (x *execution) notice(code, detail string) {
+	x.run.Notices = append(x.run.Notices, workbench.Notice{Code: code, Detail: detail})
+}
+
+// refuse settles a run of which no byte has left: the living server saw that.
+func (x *execution) refuse(ctx context.Context, why workbench.Reason, cause error) error {
+	public := workbench.AsError(cause)
+	x.e.log.Warn("run not started", "run", x.run.ID, "reason", why, "err", cause)
+	x.run.Status, x.run.Reason, x.run.Message = workbench.StatusFailed, why, public.Detail
+	if why == workbench.ReasonInfrastructure {
+		x.run.Message += "; no byte of the code had left, so it is safe to submit again"
+	}
+	finished := x.e.now()
+	x.run.FinishedAt = &finished
+	return x.e.stubbornly(ctx, "refuse", func() error {
+		return x.e.o.Store.Settle(ctx, store.Settlement{Run: x.run, Epoch: x.c.epoch, Generation: x.generation()})
+	}, x.e.terminal(x.run.ID))
+}
+
+// generation is the session's, which a lost sandbox may have raised meanwhile.
+func (x *execution) generation() int64 { return max(x.c.generation, x.s.Generation) }
+
+// dispatch writes that the step is about to leave, before a byte of it does.
+// It reports false when the run was cancelled first.
+func (x *execution) dispatch(ctx context.Context) (bool, error) {
+	x.run.InputRoot = x.c.tree.Root()
+	x.input = x.c.head
+	x.run.Image, x.run.Driver = x.s.Image, x.e.info.Driver
+	x.began = time.Now()
+	at := x.e.now()
+	x.run.StartedAt = &at
+	x.run.QueuedMs = at.Sub(x.run.CreatedAt).Milliseconds()
+	if err := failpoint.Hit("engine.dispatch.before"); err != nil {
+		return false, x.refuse(ctx, workbench.ReasonInfrastructure, err)
+	}
+	err := x.e.o.Store.Dispatch(ctx, store.DispatchRecord{RunID: x.run.ID, Epoch: x.c.epoch, Generation: x.c.generation,
+		SandboxID: x.c.box.ID(), InputRoot: x.run.InputRoot, Image: x.run.Image, Driver: x.run.Driver, At: at})
+	if workbench.HasCode(err, workbench.CodeConflict) {
+		// Cancelled between the look at the queue and now: it may still be queued.
+		why, reasonErr := x.e.o.Store.CancelReason(ctx, x.run.ID)
+		if reasonErr != nil {
+			return false, reasonErr
+		}
+		if why == workbench.ReasonNone {
+			return false, nil // another engine was first
+		}
+		_, err = x.e.o.Store.RequestCancel(ctx, workbench.SystemPrincipal(), x.run.ID, why, x.e.now())
+		return false, err
+	}
+	return err == nil, err
+}
+
+// carry hands the code to the guest, follows it to its end and settles.
+func (x *execution) carry(ctx context.Context) error {
+	if err := failpoint.Hit("engine.dispatch.after"); err != nil {
+		return err
+	}
+	run, epoch, generation := x.run.ID, x.c.epoch, x.c.generation
+	const dispatchedSeq = 2 // queued, dispatching
+	x.log = x.e.newRunLog(x.run, dispatchedSeq, x.outputBytes(), x.s.Limits.FileBytes,
+		func(ctx context.Context, status *workbench.Status, entries []workbench.LogEntry) error {
+			if err := failpoint.Hit("engine.log.before"); err != nil {
+				return err
+			}
+			return x.e.o.Store.AppendLog(ctx, run, epoch, generation, status, entries)
+		})
+	defer x.log.stop()
+	exec, err := x.c.wire.Exec(ctx, x.request(), x)
+	if err != nil && refused(err) {
+		x.e.log.Warn("the guest refused a run", "run", x.run.ID, "err", err)
+		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonInfrastructure,
+			workbench.AsError(err).Detail+"; no byte of the code ran, so it is safe to submit again")
+	}
+	if err != nil {
+		return x.lost(ctx, err)
+	}
+	if err := failpoint.Hit("engine.exec.started"); err != nil {
+		return err
+	}
+	x.log.begin()
+	if err := x.follow(ctx, exec); err != nil {
+		return x.lost(ctx, err)
+	}
+	if err := failpoint.Hit("engine.exec.ended"); err != nil {
+		return err
+	}
+	return x.settle(ctx)
+}
+
+// refused reports whether an error of Exec means that no byte of code ran.
+func refused(err error) bool {
+	switch workbench.CodeOf(err) {
+	case workbench.CodeSandboxLost, workbench.CodeGuestProtocol, workbench.CodeCancelled, workbench.CodeInternal:
+		return false
+	}
+	return true
+}
+
+func (x *execution) outputBytes() int64 {
+	if x.spec.OutputBytes > 0 {
+		return x.spec.OutputBytes
+	}
+	return x.s.Limits.OutputBytes
+}
+
+func (x *execution) request() guestwire.ExecRequest {
+	return guestwire.ExecRequest{
+		ID: x.run.ID, Group: x.run.ID, Language: x.spec.Language, Source: []byte(x.spec.Code), Args: x.spec.Args,
+		Env: x.spec.Env, Stdin: []byte(x.spec.Stdin), Timeout: time.Duration(x.run.TimeoutMs) * time.Millisecond,
+		Grace: cancelGrace, OutputBytes: x.outputBytes() + x.s.Limits.FileBytes + 4,
+	}
+}
+
+// follow waits for the exec's end, passing on a request to cancel. A guest that
+// answers neither a cancel nor its own timeout in time has lost the sandbox.
+func (x *execution) follow(ctx context.Context, exec *guestwire.Exec) error {
+	limit := time.Duration(x.run.TimeoutMs)*time.Millisecond + cancelGrace + answerGrace
+	wait, give := context.WithTimeout(ctx, limit)
+	defer give()
+	type end struct {
+		result guestwire.ExecResult
+		err    error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		result, err := exec.Wait(wait)
+		ended <- end{result, err}
+	}()
+	stop := x.stop
+	var overdue <-chan time.Time
+	for {
+		select {
+		case e := <-ended:
+			x.result = e.result
+			return e.err
+		case x.stopped = <-stop:
+			stop = nil
+			go func() { _ = exec.Cancel(wait) }() // its end shows in ended
+			timer := time.NewTimer(cancelGrace + answerGrace)
+			defer timer.Stop()
+			overdue = timer.C
+		case <-overdue:
+			give()
+			overdue = nil
+		}
+	}
+}
+
+// lost settles a step whose end was not seen. The sandbox is given up. If the
+// host itself ended it at its memory bound, that is the outcome; a step that
+// was asked to end, or ran into its time limit, and did not answer was killed
+// with its sandbox, which is its outcome too. Everything else is unknown.
+func (x *execution) lost(ctx context.Context, cause error) error {
+	stopping := ctx.Err() != nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin+settleWait)
+	defer cancel()
+	x.e.log.Warn("sandbox lost under a run", "run", x.run.ID, "sandbox", x.c.box.ID(), "err", cause)
+	box := x.c.box
+	x.c.drop(ctx)
+	exit := box.Exit()
+	if exit.Stderr != "" {
+		x.e.log.Warn("guest said", "sandbox", box.ID(), "stderr", exit.Stderr)
+	}
+	x.notice(workbench.NoticeSandboxReplaced, "the sandbox was lost; the workspace is that of the commit before this run, and memory and /tmp were lost")
+	elapsed := time.Since(x.began)
+	switch {
+	case stopping:
+		return x.settleWithout(ctx, workbench.StatusUnknown, workbench.ReasonServerLost, "the server stopped while the code ran: what it did cannot be known")
+	case exit.Reason == sandbox.ExitOutOfMemory:
+		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitMemory)
+		x.run.PeakMemoryBytes = exit.Last.MemoryPeakBytes
+		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonOutOfMemory, "the memory limit ended the run")
+	case x.stopped != workbench.ReasonNone && x.stopped != workbench.ReasonServerLost:
+		return x.settleWithout(ctx, workbench.StatusCancelled, x.stopped, "the run was cancelled; it did not answer and its sandbox was killed")
+	case elapsed >= time.Duration(x.run.TimeoutMs)*time.Millisecond:
+		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitTime)
+		return x.settleWithout(ctx, workbench.StatusTimedOut, workbench.ReasonTimeout, "the time limit was used up; the run did not answer and its sandbox was killed")
+	}
+	return x.settleWithout(ctx, workbench.StatusUnknown, workbench.ReasonSandboxLost, "the sandbox was lost while the code ran: what it did cannot be known")
+}

@@ -1,0 +1,140 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// compute returns the session's place on this engine, making it if needed.
+func (e *Engine) compute(id string) *compute {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.computeLocked(id)
+}
+
+func (e *Engine) computeLocked(id string) *compute {
+	c := e.sessions[id]
+	if c == nil {
+		c = &compute{e: e, id: id}
+		e.sessions[id] = c
+	}
+	return c
+}
+
+// wake makes sure that the session's foreground lane is being worked on.
+func (e *Engine) wake(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopping {
+		return
+	}
+	c := e.computeLocked(id)
+	c.again = true
+	if !c.working {
+		c.working = true
+		e.workers.Add(1)
+		go e.work(c)
+	}
+}
+
+// work runs the lane of a session until its queue is empty.
+func (e *Engine) work(c *compute) {
+	defer e.workers.Done()
+	for {
+		e.mu.Lock()
+		if e.stopping || !c.again {
+			c.working = false
+			e.mu.Unlock()
+			return
+		}
+		c.again = false
+		e.mu.Unlock()
+		for {
+			ran, err := e.runNext(c)
+			if err != nil {
+				e.log.Error("lane", "session", c.id, "err", err)
+				e.pause(time.Second)
+				e.mu.Lock()
+				c.again = true // the queue is in the store, and so is what is unsettled
+				e.mu.Unlock()
+				break
+			}
+			if !ran {
+				break
+			}
+		}
+	}
+}
+
+func (e *Engine) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-e.ctx.Done():
+	}
+}
+
+func (e *Engine) draining() bool {
+	select {
+	case <-e.drain:
+		return true
+	default:
+		return false
+	}
+}
+
+// runNext takes the first queued run of the session to its end. It reports
+// whether there was one.
+func (e *Engine) runNext(c *compute) (bool, error) {
+	ctx := e.ctx
+	if e.draining() {
+		return false, nil
+	}
+	c.mu.Lock()
+	err := c.lease(ctx)
+	if err == nil {
+		err = c.clear(ctx)
+	}
+	c.mu.Unlock()
+	if workbench.HasCode(err, workbench.CodeConflict) {
+		return false, nil // another server has the session
+	}
+	if err != nil {
+		return false, err
+	}
+	run, ok, err := e.o.Store.NextQueued(ctx, c.id, workbench.LaneForeground)
+	if err != nil || !ok {
+		return false, err
+	}
+	if err := e.slots.acquire(ctx, run.TenantID); err != nil {
+		return false, nil // stopping
+	}
+	defer e.slots.release()
+	if e.draining() {
+		return false, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.capacity.markBusy(c)
+	err = e.execute(ctx, c, run)
+	c.dirty = c.dirty || err != nil
+	if c.live() {
+		e.capacity.markIdle(c)
+	}
+	return true, err
+}
+
+// openSpec unseals what was submitted.
+func (e *Engine) openSpec(ctx context.Context, run workbench.Run) (workbench.RunSpec, error) {
+	plain, err := e.o.Seal.OpenBytes(ctx, run.TenantID, "spec", run.ID, run.Sealed)
+	if err != nil {
+		return workbench.RunSpec{}, err
+	}
+	var spec workbench.RunSpec
+	if err := json.Unmarshal(plain, &spec); err != nil {
+		return workbench.RunSpec{}, workbench.E(workbench.CodeCorrupt, "a stored submission cannot be read").Caused(err)
+	}
+	return spec, nil
+}

@@ -1,0 +1,170 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// settleWait is how long closing and restarting wait for cancelled runs to
+// settle: the guest's grace, then the kill of its sandbox.
+const settleWait = 10 * time.Second
+
+// CancelRun asks for a run's end: a queued run is cancelled at once, one in
+// flight is interrupted, a terminal one is returned unchanged.
+func (e *Engine) CancelRun(ctx context.Context, p workbench.Principal, runID string) (workbench.Run, error) {
+	if !p.Has(workbench.ScopeManage) || !p.Admin() {
+		if err := p.Require(workbench.ScopeExecute); err != nil {
+			return workbench.Run{}, err
+		}
+	}
+	return e.cancelRun(ctx, p, runID, workbench.ReasonCancelled)
+}
+
+func (e *Engine) cancelRun(ctx context.Context, p workbench.Principal, runID string, why workbench.Reason) (workbench.Run, error) {
+	run, err := e.o.Store.RequestCancel(ctx, p, runID, why, e.now())
+	if err != nil {
+		return workbench.Run{}, err
+	}
+	if !run.Status.Terminal() {
+		e.interrupt(run.SessionID, run.ID, why)
+	}
+	return run, nil
+}
+
+// interrupt tells the run in flight, if this engine has it.
+func (e *Engine) interrupt(sessionID, runID string, why workbench.Reason) {
+	e.mu.Lock()
+	c := e.sessions[sessionID]
+	e.mu.Unlock()
+	if c != nil {
+		c.interrupt(runID, why)
+	}
+}
+
+// Close ends a session: its runs are cancelled, its compute goes, its retained
+// files and receipts stay. Closing twice is no error.
+func (e *Engine) Close(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error) {
+	if !p.Has(workbench.ScopeManage) || !p.Admin() {
+		if err := p.Require(workbench.ScopeExecute); err != nil {
+			return workbench.Session{}, err
+		}
+	}
+	s, err := e.session(ctx, p, id)
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	if s.State != workbench.SessionActive {
+		return s, nil
+	}
+	return e.end(ctx, p, id, workbench.SessionClosed, workbench.ReasonSessionClosed)
+}
+
+// end is the one way a session ends. From EndSession on nothing is admitted.
+func (e *Engine) end(ctx context.Context, p workbench.Principal, id string, to workbench.SessionState, why workbench.Reason) (workbench.Session, error) {
+	s, err := e.o.Store.EndSession(ctx, p, id, to, e.now())
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	if err := e.cancelAll(ctx, id, why); err != nil {
+		return s, err
+	}
+	e.forget(ctx, id)
+	return s, nil
+}
+
+// cancelAll cancels every run of a session that is not terminal and waits until
+// they have settled.
+func (e *Engine) cancelAll(ctx context.Context, id string, why workbench.Reason) error {
+	system := workbench.SystemPrincipal()
+	if _, err := e.o.Store.CancelSession(ctx, system, id, why, e.now()); err != nil {
+		return err
+	}
+	active, err := e.o.Store.ActiveRuns(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, run := range active {
+		e.interrupt(id, run.ID, why)
+	}
+	deadline := time.Now().Add(settleWait)
+	for _, run := range active {
+		if _, err := e.await(ctx, system, run.ID, time.Until(deadline)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget gives up a session's compute and lease on this engine.
+func (e *Engine) forget(ctx context.Context, id string) {
+	e.mu.Lock()
+	c := e.sessions[id]
+	if c != nil && !c.working {
+		delete(e.sessions, id)
+	}
+	e.mu.Unlock()
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(ctx)
+	if c.epoch > 0 {
+		if err := e.o.Store.ReleaseLease(ctx, id, e.id, c.epoch); err != nil {
+			e.log.Warn("lease not released", "session", id, "err", err)
+		}
+		c.epoch = 0
+	}
+}
+
+// Restart replaces the compute generation: memory and /tmp go, and the
+// workspace holds the named retained files and nothing else. Codes:
+// runs_active unless cancelActive, session_closed, session_expired, not_found,
+// path_conflict, artifact_deleted, artifact_expired.
+func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, req workbench.RestartSession) (workbench.Session, error) {
+	if err := p.Require(workbench.ScopeExecute); err != nil {
+		return workbench.Session{}, err
+	}
+	s, err := e.session(ctx, p, id)
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	if err := s.Open(e.now()); err != nil {
+		return workbench.Session{}, err
+	}
+	if len(req.Artifacts) > 0 {
+		if err := actsAsOwner(p, s); err != nil {
+			return workbench.Session{}, err
+		}
+	}
+	spec, selected, err := e.selection(ctx, p, workbench.RunSpec{Artifacts: req.Artifacts})
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	for i, a := range selected {
+		if err := a.Readable(e.now()); err != nil {
+			return workbench.Session{}, workbench.AsError(err).WithField(spec.Artifacts[i].ID)
+		}
+	}
+	if req.CancelActive {
+		if err := e.cancelAll(ctx, id, workbench.ReasonRestart); err != nil {
+			return workbench.Session{}, err
+		}
+	}
+	c := e.compute(id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.lease(ctx); err != nil {
+		return workbench.Session{}, err
+	}
+	if s, err = e.o.Store.BumpGeneration(ctx, p, id, c.epoch, true); err != nil {
+		return workbench.Session{}, err
+	}
+	c.drop(ctx)
+	if err := c.startOver(ctx, p, s, spec.Artifacts, selected); err != nil {
+		return workbench.Session{}, err
+	}
+	return e.session(ctx, p, id)
+}

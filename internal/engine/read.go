@@ -1,0 +1,332 @@
+package engine
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// logPage is how many log entries are read at once.
+const logPage = 256
+
+// Receipt returns a run. With wait > 0 it returns when the run is terminal or
+// the wait is over, whichever comes first. It never resubmits anything.
+func (e *Engine) Receipt(ctx context.Context, p workbench.Principal, runID string, wait time.Duration) (workbench.Receipt, error) {
+	if err := p.Require(workbench.ScopeRead); err != nil {
+		return workbench.Receipt{}, err
+	}
+	run, err := e.await(ctx, p, runID, wait)
+	if err != nil {
+		return workbench.Receipt{}, err
+	}
+	s, err := e.session(ctx, p, run.SessionID)
+	if err != nil {
+		return workbench.Receipt{}, err
+	}
+	if run.Artifacts, err = e.o.Store.ArtifactsOfRun(ctx, run.ID); err != nil {
+		return workbench.Receipt{}, err
+	}
+	receipt := workbench.Receipt{Run: run, Session: s.Ref()}
+	if !p.MayReadContents(run.Owner()) {
+		return receipt, nil
+	}
+	if receipt.Result, err = e.result(ctx, p, run); err != nil {
+		return workbench.Receipt{}, err
+	}
+	out, err := e.captured(ctx, p, run, workbench.Stdout)
+	if err != nil {
+		return workbench.Receipt{}, err
+	}
+	errOut, err := e.captured(ctx, p, run, workbench.Stderr)
+	if err != nil {
+		return workbench.Receipt{}, err
+	}
+	final := run.Status.Terminal() // a character may still be on its way
+	stdout := workbench.TextOf(out[:workbench.CutText(out, len(out), final)])
+	stderr := workbench.TextOf(errOut[:workbench.CutText(errOut, len(errOut), final)])
+	receipt.Stdout, receipt.Stderr = &stdout, &stderr
+	return receipt, nil
+}
+
+// await returns the run once it is terminal or the wait is over.
+func (e *Engine) await(ctx context.Context, p workbench.Principal, runID string, wait time.Duration) (workbench.Run, error) {
+	if wait <= 0 {
+		return e.o.Store.Run(ctx, p, runID)
+	}
+	sub := e.o.Store.Subscribe("run:" + runID)
+	defer sub.Close()
+	over := time.NewTimer(wait)
+	defer over.Stop()
+	for {
+		run, err := e.o.Store.Run(ctx, p, runID)
+		if err != nil || run.Status.Terminal() {
+			return run, err
+		}
+		select {
+		case <-sub.C:
+		case <-over.C:
+			return run, nil
+		case <-e.ctx.Done():
+			return run, nil
+		case <-ctx.Done():
+			return run, workbench.E(workbench.CodeCancelled, "the request was given up").Caused(ctx.Err())
+		}
+	}
+}
+
+// captured is what the log holds of a stream so far.
+func (e *Engine) captured(ctx context.Context, p workbench.Principal, run workbench.Run, stream workbench.Stream) ([]byte, error) {
+	entries, _, err := e.o.Store.OutputRange(ctx, p, run.ID, stream, 0, workbench.MaxOutputBytes)
+	if err != nil {
+		return nil, err
+	}
+	var all []byte
+	for _, entry := range entries {
+		data, err := e.openEntry(ctx, run, entry)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, data...)
+	}
+	return all, nil
+}
+
+// ListRuns lists runs without their output, newest first.
+func (e *Engine) ListRuns(ctx context.Context, p workbench.Principal, f workbench.RunFilter, page workbench.Page) (workbench.List[workbench.Run], error) {
+	if err := p.Require(workbench.ScopeRead); err != nil {
+		return workbench.List[workbench.Run]{}, err
+	}
+	if f.SessionID != "" {
+		if _, err := e.o.Store.Session(ctx, p, f.SessionID); err != nil {
+			return workbench.List[workbench.Run]{}, err
+		}
+	}
+	return e.o.Store.ListRuns(ctx, p, f, page)
+}
+
+// result is the structured result that the code set last, nil if none.
+func (e *Engine) result(ctx context.Context, p workbench.Principal, run workbench.Run) (json.RawMessage, error) {
+	entry, ok, err := e.o.Store.LastEntry(ctx, p, run.ID, workbench.LogResult)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return e.openEntry(ctx, run, entry)
+}
+
+// Events yields the run's log from after on, follows it while the run lives,
+// and returns nil once the terminal entry was yielded. Output data is plain.
+func (e *Engine) Events(ctx context.Context, p workbench.Principal, runID string, after int64, yield func(workbench.LogEntry) error) error {
+	if err := p.Require(workbench.ScopeRead); err != nil {
+		return err
+	}
+	run, err := e.o.Store.Run(ctx, p, runID)
+	if err != nil {
+		return err
+	}
+	if err := contentsOf(p, run); err != nil {
+		return err
+	}
+	sub := e.o.Store.Subscribe("run:" + runID)
+	defer sub.Close()
+	for {
+		entries, err := e.o.Store.Log(ctx, p, runID, after, logPage)
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			if entry.Data, err = e.openEntry(ctx, run, entry); err != nil {
+				return err
+			}
+			if err := yield(entry); err != nil {
+				return err
+			}
+			after = entry.Seq
+			if entry.Kind == workbench.LogTerminal {
+				return nil
+			}
+		}
+		if len(entries) == logPage {
+			continue
+		}
+		if len(entries) == 0 {
+			// An after beyond the end of a finished log would wait for ever.
+			if run, err = e.o.Store.Run(ctx, p, runID); err != nil {
+				return err
+			}
+			if run.Status.Terminal() {
+				if rest, err := e.o.Store.Log(ctx, p, runID, after, 1); err != nil || len(rest) == 0 {
+					return err
+				}
+				continue
+			}
+		}
+		select {
+		case <-sub.C:
+		case <-e.ctx.Done():
+			return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("reconnect with the last event id")
+		case <-ctx.Done():
+			return workbench.E(workbench.CodeCancelled, "the request was given up").Caused(ctx.Err())
+		}
+	}
+}
+
+// contentsOf refuses a principal who may see the run but not what it holds.
+func contentsOf(p workbench.Principal, run workbench.Run) error {
+	if p.MayReadContents(run.Owner()) {
+		return nil
+	}
+	return workbench.E(workbench.CodeForbidden, "this key sees metadata, not contents").
+		WithHint("use the owner's key, or an admin key created with --contents")
+}
+
+// openEntry unseals an output entry's data; other kinds have none.
+func (e *Engine) openEntry(ctx context.Context, run workbench.Run, entry workbench.LogEntry) ([]byte, error) {
+	if len(entry.Data) == 0 {
+		return nil, nil
+	}
+	return e.o.Seal.OpenBytes(ctx, run.TenantID, "log", logContext(run.ID, entry.Seq), entry.Data)
+}
+
+// Output returns one page of one stream. Codes: offset_invalid (inside a
+// character, or beyond the end), limit_out_of_range, invalid_request.
+func (e *Engine) Output(ctx context.Context, p workbench.Principal, runID string, q workbench.OutputQuery) (workbench.OutputPage, error) {
+	if err := p.Require(workbench.ScopeRead); err != nil {
+		return workbench.OutputPage{}, err
+	}
+	if err := checkQuery(&q); err != nil {
+		return workbench.OutputPage{}, err
+	}
+	run, err := e.o.Store.Run(ctx, p, runID)
+	if err != nil {
+		return workbench.OutputPage{}, err
+	}
+	if err := contentsOf(p, run); err != nil {
+		return workbench.OutputPage{}, err
+	}
+	from := max(0, q.Offset-3) // enough to see whether the offset is inside a character
+	window, captured, err := e.window(ctx, p, run, q.Stream, from, q.Offset+int64(q.Limit)+4)
+	if err != nil {
+		return workbench.OutputPage{}, err
+	}
+	if q.Offset > captured {
+		return workbench.OutputPage{}, workbench.E(workbench.CodeOffsetInvalid, "offset is beyond the captured %d bytes", captured).WithField("offset").
+			WithHint("use the nextOffset of the page before")
+	}
+	info := run.Outputs.Stdout
+	if q.Stream == workbench.Stderr {
+		info = run.Outputs.Stderr
+	}
+	done := run.Status.Terminal()
+	before, after := window[:q.Offset-from], window[q.Offset-from:]
+	atEnd := done && q.Offset+int64(len(after)) >= captured
+	page := workbench.OutputPage{Stream: q.Stream, Encoding: q.Encoding, Offset: q.Offset,
+		TotalBytes: max(info.TotalBytes, captured), CapturedBytes: captured, Truncated: info.Truncated, FileID: info.FileID}
+	n := min(q.Limit, len(after))
+	if q.Encoding == workbench.EncodingBase64 {
+		page.Text = base64.StdEncoding.EncodeToString(after[:n])
+	} else {
+		if workbench.InsideCharacter(before, after, atEnd) {
+			return workbench.OutputPage{}, workbench.E(workbench.CodeOffsetInvalid, "offset lies inside a character").WithField("offset").
+				WithHint("use the nextOffset of the page before, or encoding=base64")
+		}
+		n = workbench.CutText(after, q.Limit, atEnd)
+		page.Text = workbench.TextOf(after[:n])
+	}
+	page.NextOffset = q.Offset + int64(n)
+	page.Complete = done && page.NextOffset == captured
+	return page, nil
+}
+
+func checkQuery(q *workbench.OutputQuery) error {
+	if q.Stream == "" {
+		q.Stream = workbench.Stdout
+	}
+	if q.Encoding == "" {
+		q.Encoding = workbench.EncodingUTF8
+	}
+	if q.Limit == 0 {
+		q.Limit = workbench.DefaultOutputPage
+	}
+	if q.Stream != workbench.Stdout && q.Stream != workbench.Stderr {
+		return workbench.E(workbench.CodeInvalidRequest, "stream must be stdout or stderr").WithField("stream")
+	}
+	if q.Encoding != workbench.EncodingUTF8 && q.Encoding != workbench.EncodingBase64 {
+		return workbench.E(workbench.CodeInvalidRequest, "encoding must be utf-8 or base64").WithField("encoding")
+	}
+	if err := workbench.InRange("limit", int64(q.Limit), 1, workbench.MaxOutputPage); err != nil {
+		return err
+	}
+	if q.Offset < 0 {
+		return workbench.E(workbench.CodeOffsetInvalid, "offset must not be negative").WithField("offset")
+	}
+	return nil
+}
+
+// window returns the plain bytes [from, to) of a stream, as far as captured,
+// and how much is captured.
+func (e *Engine) window(ctx context.Context, p workbench.Principal, run workbench.Run, stream workbench.Stream, from, to int64) ([]byte, int64, error) {
+	entries, captured, err := e.o.Store.OutputRange(ctx, p, run.ID, stream, from, to-from)
+	if err != nil {
+		return nil, 0, err
+	}
+	var all []byte
+	for _, entry := range entries {
+		data, err := e.openEntry(ctx, run, entry)
+		if err != nil {
+			return nil, 0, err
+		}
+		low, high := max(from, entry.Offset), min(to, entry.Offset+int64(len(data)))
+		if low < high {
+			all = append(all, data[low-entry.Offset:high-entry.Offset]...)
+		}
+	}
+	return all, captured, nil
+}
+
+// RunFiles pages what a run changed in its workspace, in order of path.
+func (e *Engine) RunFiles(ctx context.Context, p workbench.Principal, runID string, page workbench.Page) (workbench.List[workbench.ChangedFile], error) {
+	if err := p.Require(workbench.ScopeRead); err != nil {
+		return workbench.List[workbench.ChangedFile]{}, err
+	}
+	return e.o.Store.Changes(ctx, p, runID, page)
+}
+
+// RunFile opens a file as the run's commit has it. Codes: not_found (also for a
+// run without a commit), path_invalid, forbidden.
+func (e *Engine) RunFile(ctx context.Context, p workbench.Principal, runID, path string) (workbench.ChangedFile, io.ReadSeekCloser, error) {
+	none := workbench.ChangedFile{}
+	if err := p.Require(workbench.ScopeRead); err != nil {
+		return none, nil, err
+	}
+	path, err := workbench.CleanPath("path", path)
+	if err != nil {
+		return none, nil, err
+	}
+	run, err := e.o.Store.Run(ctx, p, runID)
+	if err != nil {
+		return none, nil, err
+	}
+	if err := contentsOf(p, run); err != nil {
+		return none, nil, err
+	}
+	if run.CommitID == "" {
+		return none, nil, workbench.E(workbench.CodeNotFound, "this run has no commit").WithHint("a run has one once it ended and its workspace was committed")
+	}
+	commit, err := e.o.Store.Commit(ctx, p, run.CommitID)
+	if err != nil {
+		return none, nil, err
+	}
+	tree, err := e.loadTree(ctx, commit)
+	if err != nil {
+		return none, nil, err
+	}
+	entry, content, err := e.o.Workspace.Open(ctx, run.TenantID, tree, path)
+	if err != nil {
+		return none, nil, err
+	}
+	return workbench.ChangedFile{Path: path, Type: "file", Size: entry.Size, SHA256: entry.SHA256}, content, nil
+}

@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// sweepBatch bounds what one turn of a sweep does.
+const sweepBatch = 100
+
+// recover takes over what an earlier process of this instance left. The data
+// directory's lock says that no such process lives, so its leases need not run
+// out first. Its steps in flight become unknown: whether they happened cannot
+// be known, and they are never started again. Its sandboxes are ended.
+func (e *Engine) recover(ctx context.Context) error {
+	if err := e.o.Store.RegisterEngine(ctx, e.id, e.o.Instance, e.now()); err != nil {
+		return err
+	}
+	if err := e.adoptDead(ctx); err != nil {
+		return err
+	}
+	reaped, err := e.o.Driver.Reap(ctx)
+	if err != nil {
+		return err
+	}
+	if len(reaped.Killed)+len(reaped.Left) > 0 {
+		e.log.Info("ended sandboxes of an earlier process", "killed", len(reaped.Killed), "left", len(reaped.Left))
+	}
+	return nil
+}
+
+// adoptDead takes over the sessions of every dead engine: earlier processes of
+// this instance, and others that fell silent.
+func (e *Engine) adoptDead(ctx context.Context) error {
+	dead, err := e.o.Store.DeadEngines(ctx, e.id, e.o.Instance, 2*e.o.LeaseTTL)
+	if err != nil {
+		return err
+	}
+	for _, old := range dead {
+		sessions, err := e.o.Store.TakeOver(ctx, e.id, old.ID, e.o.LeaseTTL)
+		if err != nil {
+			return err
+		}
+		for _, id := range sessions {
+			if err := e.adopt(ctx, id); err != nil {
+				return err
+			}
+		}
+		if err := e.o.Store.ForgetEngine(ctx, old.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adopt continues a session whose engine died: its steps in flight end as
+// unknown, a sandbox it may have had is a lost one, and its queue goes on.
+func (e *Engine) adopt(ctx context.Context, sessionID string) error {
+	epoch, err := e.o.Store.AcquireLease(ctx, sessionID, e.id, e.o.LeaseTTL)
+	if err != nil {
+		return err
+	}
+	runs, err := e.o.Store.ActiveRuns(ctx, sessionID)
+	if err != nil {
+		return err
+	}
+	lost := false
+	for _, run := range runs {
+		if run.Status == workbench.StatusQueued {
+			continue
+		}
+		lost = true
+		if _, err := e.o.Store.SettleUnknown(ctx, run.ID, epoch, workbench.ReasonServerLost, e.now()); err != nil && !workbench.HasCode(err, workbench.CodeConflict) {
+			return err
+		}
+	}
+	c := e.compute(sessionID)
+	c.mu.Lock()
+	c.epoch = epoch
+	c.lost = c.lost || lost
+	c.mu.Unlock()
+	if len(runs) > 0 {
+		e.wake(sessionID)
+	}
+	return nil
+}
+
+// renewLeases keeps this engine's sessions its own. A session whose lease went
+// elsewhere is given up at once: everything it still writes is fenced off.
+func (e *Engine) renewLeases(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, e.o.LeaseTTL/2)
+	defer cancel()
+	lost, err := e.o.Store.RenewLeases(call, e.id, e.o.LeaseTTL)
+	if err == nil {
+		err = e.o.Store.HeartbeatEngine(call, e.id)
+	}
+	if err != nil {
+		e.log.Warn("leases not renewed", "err", err)
+		return
+	}
+	for _, id := range lost {
+		e.mu.Lock()
+		c := e.sessions[id]
+		e.mu.Unlock()
+		if c != nil {
+			c.fenced()
+		}
+	}
+}
+
+// followQueue starts work that other servers admitted, and what a start finds.
+func (e *Engine) followQueue() {
+	defer e.loops.Done()
+	sub := e.o.Store.Subscribe("queue")
+	defer sub.Close()
+	for {
+		e.pickUp(e.ctx)
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-sub.C:
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+// pickUp wakes every session with queued runs.
+func (e *Engine) pickUp(ctx context.Context) {
+	after := ""
+	for {
+		ids, err := e.o.Store.SessionsWithQueued(ctx, e.id, sweepBatch, after)
+		if err != nil {
+			if ctx.Err() == nil {
+				e.log.Warn("the queue could not be read", "err", err)
+			}
+			return
+		}
+		for _, id := range ids {
+			e.wake(id)
+		}
+		if len(ids) < sweepBatch {
+			return
+		}
+		after = ids[len(ids)-1]
+	}
+}
+
+// sweep ends what is over: sessions past their deadline, files past theirs,
+// blobs nothing names, receipts past their time, leases of dead engines.
+func (e *Engine) sweep(ctx context.Context) {
+	now := e.now()
+	system := workbench.SystemPrincipal()
+	after := ""
+	for {
+		expired, err := e.o.Store.ExpiredSessions(ctx, now, sweepBatch, after)
+		if err != nil {
+			e.sweepFailed(ctx, "sessions", err)
+			break
+		}
+		for _, s := range expired {
+			if _, err := e.end(ctx, system, s.ID, workbench.SessionExpired, workbench.ReasonSessionExpired); err != nil {
+				e.sweepFailed(ctx, "session "+s.ID, err)
+			}
+			after = s.ID
+		}
+		if len(expired) < sweepBatch {
+			break
+		}
+	}
+	e.adoptAbandoned(ctx)
+	if err := e.o.Artifacts.Sweep(ctx, now); err != nil {
+		e.sweepFailed(ctx, "files", err)
+	}
+	if _, err := e.o.Store.PurgeReceipts(ctx, now, sweepBatch); err != nil {
+		e.sweepFailed(ctx, "receipts", err)
+	}
+	e.o.Metrics.Live(e.capacity.count(), e.slots.busy())
+}
+
+func (e *Engine) sweepFailed(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
+		e.log.Warn("sweep", "what", what, "err", err)
+	}
+}
+
+// adoptAbandoned takes over sessions whose engine stopped renewing its lease
+// while a step was out, so that no run stays in flight for ever.
+func (e *Engine) adoptAbandoned(ctx context.Context) {
+	ids, err := e.o.Store.AbandonedSessions(ctx, sweepBatch, "")
+	if err != nil {
+		e.sweepFailed(ctx, "abandoned sessions", err)
+		return
+	}
+	for _, id := range ids {
+		err := e.adopt(ctx, id)
+		if err != nil && !workbench.HasCode(err, workbench.CodeConflict) { // conflict: somebody else was first
+			e.sweepFailed(ctx, "abandoned session "+id, err)
+		}
+	}
+}

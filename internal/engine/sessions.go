@@ -1,0 +1,245 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// Bounds of what describes a session.
+const (
+	maxAgentBytes = 200
+	maxLabels     = 32
+	maxLabelBytes = 128
+	maxTools      = 200
+	maxAliases    = 50
+)
+
+// CreateSession makes a session for the principal. Codes: invalid_request,
+// limit_out_of_range, size_unavailable, image_not_found, tool_not_found,
+// connection_not_found, forbidden.
+func (e *Engine) CreateSession(ctx context.Context, p workbench.Principal, req workbench.CreateSession) (workbench.Session, error) {
+	if err := p.Require(workbench.ScopeExecute); err != nil {
+		return workbench.Session{}, err
+	}
+	if p.SessionID != "" {
+		return workbench.Session{}, workbench.E(workbench.CodeForbidden, "this key is narrowed to one session").
+			WithHint("use a key that is not narrowed to create sessions")
+	}
+	if p.TenantID == "" || p.UserID == "" {
+		return workbench.Session{}, workbench.E(workbench.CodeForbidden, "this key acts for nobody, so it cannot own a session").
+			WithHint("create a direct key (workbench key create --kind direct) or an embedded one, and use that")
+	}
+	kind, err := sessionKind(p, req.Kind)
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	if err := validateDescription(req.Agent, req.Labels); err != nil {
+		return workbench.Session{}, err
+	}
+	if err := validateTools(req.Tools, req.Aliases); err != nil {
+		return workbench.Session{}, err
+	}
+	size, err := e.size(req.Size)
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	limits, err := size.Limits.Lower(req.Limits)
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	ttl := workbench.DefaultSessionTTL
+	if req.TTL != 0 {
+		if err := workbench.InRange("ttlMs", req.TTL.Milliseconds(), workbench.MinSessionTTL.Milliseconds(), workbench.MaxSessionTTL.Milliseconds()); err != nil {
+			return workbench.Session{}, err
+		}
+		ttl = req.TTL
+	}
+	img, err := e.resolveImage(ctx, req.Image)
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	now := e.now()
+	labels := req.Labels
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	s := workbench.Session{
+		ID: workbench.NewID(workbench.KindSession), ProjectID: p.ProjectID, TenantID: p.TenantID, Kind: kind,
+		UserID: p.UserID, GroupID: p.GroupID, KeyID: p.KeyID, Agent: req.Agent, Labels: labels,
+		State: workbench.SessionActive, Generation: 1, Revision: 1, Size: size.Name, Limits: limits,
+		Tools: nonNil(req.Tools), Aliases: nonNil(req.Aliases), Image: img.ID, Driver: e.info.Driver,
+		Isolation: string(e.info.Strength), CreatedAt: now, ExpiresAt: now.Add(ttl), ActiveAt: now,
+	}
+	r := revisionOf(s, p, now)
+	if err := e.o.Store.CreateSession(ctx, p, s, r); err != nil {
+		return workbench.Session{}, err
+	}
+	return s, nil
+}
+
+// Session returns a session; it reads as expired from its deadline on, even
+// before the sweeper came by.
+func (e *Engine) Session(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error) {
+	if err := p.Require(workbench.ScopeRead); err != nil {
+		return workbench.Session{}, err
+	}
+	return e.session(ctx, p, id)
+}
+
+func (e *Engine) session(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error) {
+	s, err := e.o.Store.Session(ctx, p, id)
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	return e.asOfNow(s), nil
+}
+
+func (e *Engine) asOfNow(s workbench.Session) workbench.Session {
+	if s.State == workbench.SessionActive && !e.now().Before(s.ExpiresAt) {
+		s.State = workbench.SessionExpired
+		ended := s.ExpiresAt
+		s.EndedAt = &ended
+	}
+	return s
+}
+
+// ListSessions lists what the principal may see, newest first.
+func (e *Engine) ListSessions(ctx context.Context, p workbench.Principal, f workbench.SessionFilter, page workbench.Page) (workbench.List[workbench.Session], error) {
+	if err := p.Require(workbench.ScopeRead); err != nil {
+		return workbench.List[workbench.Session]{}, err
+	}
+	list, err := e.o.Store.ListSessions(ctx, p, f, page)
+	for i := range list.Items {
+		list.Items[i] = e.asOfNow(list.Items[i])
+	}
+	return list, err
+}
+
+// Revisions lists a session's configurations, newest first.
+func (e *Engine) Revisions(ctx context.Context, p workbench.Principal, id string, page workbench.Page) (workbench.List[workbench.Revision], error) {
+	if err := p.Require(workbench.ScopeRead); err != nil {
+		return workbench.List[workbench.Revision]{}, err
+	}
+	return e.o.Store.ListRevisions(ctx, p, id, page)
+}
+
+// Configure makes a new immutable revision. Codes: runs_active while a run is
+// not terminal, version_mismatch, session_closed, session_expired, and those of
+// validation.
+func (e *Engine) Configure(ctx context.Context, p workbench.Principal, id string, req workbench.ConfigureSession) (workbench.Session, error) {
+	if err := p.Require(workbench.ScopeExecute); err != nil {
+		return workbench.Session{}, err
+	}
+	s, err := e.session(ctx, p, id)
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	if err := s.Open(e.now()); err != nil {
+		return workbench.Session{}, err
+	}
+	expected := req.ExpectedRevision
+	if expected == 0 {
+		expected = s.Revision // compare and set on what this request was computed from
+	}
+	if req.Agent != nil {
+		s.Agent = *req.Agent
+	}
+	if req.Tools != nil {
+		s.Tools = nonNil(*req.Tools)
+	}
+	if req.Aliases != nil {
+		s.Aliases = nonNil(*req.Aliases)
+	}
+	if req.Labels != nil {
+		s.Labels = *req.Labels
+	}
+	if err := validateDescription(s.Agent, s.Labels); err != nil {
+		return workbench.Session{}, err
+	}
+	if err := validateTools(s.Tools, s.Aliases); err != nil {
+		return workbench.Session{}, err
+	}
+	if req.Limits != nil {
+		size, err := e.size(s.Size)
+		if err != nil {
+			return workbench.Session{}, err
+		}
+		if s.Limits, err = size.Limits.Lower(req.Limits); err != nil {
+			return workbench.Session{}, err
+		}
+	}
+	s.Revision = expected + 1
+	return e.o.Store.AddRevision(ctx, p, revisionOf(s, p, e.now()), req.Labels, expected)
+}
+
+func revisionOf(s workbench.Session, p workbench.Principal, at time.Time) workbench.Revision {
+	return workbench.Revision{SessionID: s.ID, Number: s.Revision, Agent: s.Agent, Tools: s.Tools, Aliases: s.Aliases,
+		Limits: s.Limits, Size: s.Size, CreatedAt: at, KeyID: p.KeyID}
+}
+
+func sessionKind(p workbench.Principal, want workbench.SessionKind) (workbench.SessionKind, error) {
+	natural := workbench.SessionPersonal
+	if p.KeyKind == workbench.KeyEmbedded {
+		natural = workbench.SessionBusiness
+	}
+	switch want {
+	case "", natural:
+		return natural, nil
+	case workbench.SessionPersonal, workbench.SessionBusiness:
+		return "", workbench.E(workbench.CodeInvalidRequest, "a %s key makes %s sessions", p.KeyKind, natural).
+			WithField("kind").WithHint("leave kind out, or use a key of the other kind")
+	}
+	return "", workbench.E(workbench.CodeInvalidRequest, "kind must be personal or business").WithField("kind")
+}
+
+func validateDescription(agent string, labels map[string]string) error {
+	if len(agent) > maxAgentBytes || !utf8.ValidString(agent) {
+		return workbench.E(workbench.CodeInvalidRequest, "agent must be UTF-8 of at most %d bytes", maxAgentBytes).WithField("agent")
+	}
+	if len(labels) > maxLabels {
+		return workbench.E(workbench.CodeInvalidRequest, "at most %d labels", maxLabels).WithField("labels")
+	}
+	for k, v := range labels {
+		if k == "" || len(k) > maxLabelBytes || len(v) > maxLabelBytes || !utf8.ValidString(k) || !utf8.ValidString(v) || strings.ContainsRune(k+v, 0) {
+			return workbench.E(workbench.CodeInvalidRequest, "label keys must have 1 to %d bytes, values at most as many, both UTF-8 without NUL", maxLabelBytes).WithField("labels")
+		}
+	}
+	return nil
+}
+
+// validateTools refuses every tool and connection: none exists yet. The shape
+// is checked first, so that a wrong request reads as wrong.
+func validateTools(tools []workbench.ToolRef, aliases []string) error {
+	if len(tools) > maxTools {
+		return workbench.E(workbench.CodeInvalidRequest, "at most %d tools", maxTools).WithField("tools")
+	}
+	if len(aliases) > maxAliases {
+		return workbench.E(workbench.CodeInvalidRequest, "at most %d connections", maxAliases).WithField("connections")
+	}
+	for i, t := range tools {
+		field := fmt.Sprintf("tools[%d]", i)
+		if t.Name == "" || t.Version == "" {
+			return workbench.E(workbench.CodeInvalidRequest, "a tool needs a name and an exact version").WithField(field)
+		}
+		return workbench.E(workbench.CodeToolNotFound, "no such tool at that version").WithField(field).
+			WithHint("this server has no tools yet: leave tools empty")
+	}
+	if len(aliases) > 0 {
+		return workbench.E(workbench.CodeConnectionNotFound, "no such connection").WithField("connections[0]").
+			WithHint("this server has no connections yet: leave connections empty")
+	}
+	return nil
+}
+
+func nonNil[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return slices.Clone(s)
+}

@@ -1,0 +1,275 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/artifact"
+	"github.com/workbenchdev/workbench/internal/failpoint"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/store"
+	"github.com/workbenchdev/workbench/internal/workspace"
+)
+
+// Output implements guestwire.ExecHandler.
+func (x *execution) Output(stream workbench.Stream, _ int64, data []byte) error {
+	return x.log.write(stream, data)
+}
+
+// Call implements guestwire.ExecHandler: what code asks of the server.
+func (x *execution) Call(ctx context.Context, call guestwire.BrokerCall) (json.RawMessage, error) {
+	switch call.Op {
+	case guestwire.OpSave:
+		return x.save(ctx, call)
+	case guestwire.OpResult:
+		var args guestwire.ResultArgs
+		if err := json.Unmarshal(call.Args, &args); err != nil || !json.Valid(args.Value) {
+			return nil, workbench.E(workbench.CodeInvalidRequest, "the result is not JSON").WithField("value")
+		}
+		if int64(len(args.Value)) > x.s.Limits.StructuredResult {
+			return nil, workbench.E(workbench.CodeLimitOutOfRange, "the result is larger than %d bytes", x.s.Limits.StructuredResult).
+				WithField("value").WithHint("save it as a file")
+		}
+		x.log.result(args.Value)
+		return json.RawMessage(`{}`), nil
+	}
+	return nil, workbench.E(workbench.CodeNotBuilt, "this server does not have that operation").WithField("op").
+		WithHint("tools, ai, search and packages come with a later version")
+}
+
+// save keeps a file that the code named.
+func (x *execution) save(ctx context.Context, call guestwire.BrokerCall) (json.RawMessage, error) {
+	var args guestwire.SaveArgs
+	if err := json.Unmarshal(call.Args, &args); err != nil {
+		return nil, workbench.E(workbench.CodeInvalidRequest, "the call cannot be read").WithField("args")
+	}
+	if call.Content == nil || call.Size < 0 {
+		return nil, workbench.E(workbench.CodeInvalidRequest, "the call has no content").WithField("content")
+	}
+	kept, err := x.keep(ctx, string(args.Path), workbench.OriginSave, call.Size, call.Content)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(struct {
+		workbench.Artifact
+		Status string `json:"status"`
+	}{kept, "saved"})
+}
+
+// keep makes a retained file of this run.
+func (x *execution) keep(ctx context.Context, path string, origin workbench.ArtifactOrigin, size int64, content io.Reader) (workbench.Artifact, error) {
+	derived := make([]string, len(x.spec.Artifacts))
+	for i, sel := range x.spec.Artifacts {
+		derived[i] = sel.ID
+	}
+	kept, err := x.e.o.Artifacts.Keep(ctx, artifact.KeepRequest{Session: x.s, RunID: x.run.ID, Revision: x.run.Revision,
+		Generation: x.c.generation, Epoch: x.c.epoch, Path: path, Origin: origin, Size: size, DerivedFrom: derived}, content)
+	if err != nil {
+		return workbench.Artifact{}, err
+	}
+	x.log.note(workbench.LogFile, kept)
+	return kept, nil
+}
+
+// settle ends a step whose end was seen: commit, kept files, counts, and the
+// terminal status, in one transaction at the end.
+func (x *execution) settle(ctx context.Context) error {
+	x.run.DurationMs = x.result.Duration.Milliseconds()
+	x.run.PeakMemoryBytes = x.result.PeakBytes
+	x.run.LimitsHit = append(x.run.LimitsHit, x.result.LimitsHit...)
+	made, err := x.commit(ctx)
+	if err != nil {
+		x.e.log.Warn("workspace not committed", "run", x.run.ID, "err", err)
+		x.notice(workbench.NoticeCommitFailed, "the workspace could not be committed ("+workbench.AsError(err).Detail+"); the session goes on with the commit before this run")
+		x.c.drop(ctx)
+	} else {
+		x.keepGlobs(ctx, made.Tree)
+	}
+	x.outcome()
+	return x.finish(ctx, made, err == nil)
+}
+
+// settleWithout ends a step that left no workspace to commit.
+func (x *execution) settleWithout(ctx context.Context, status workbench.Status, why workbench.Reason, message string) error {
+	x.run.Status, x.run.Reason, x.run.Message = status, why, message
+	x.run.DurationMs = time.Since(x.began).Milliseconds()
+	return x.finish(ctx, workspace.Committed{}, false)
+}
+
+// outcome derives status and reason from how the program ended.
+func (x *execution) outcome() {
+	r, run := x.result, &x.run
+	if r.ExitCode >= 0 {
+		code := r.ExitCode
+		run.ExitCode = &code
+	}
+	run.Signal = r.Signal
+	stopped := x.stopped != workbench.ReasonNone && r.Reason == workbench.ReasonCancelled
+	switch {
+	case stopped:
+		run.Status, run.Reason = workbench.StatusCancelled, x.stopped
+	case r.Reason == workbench.ReasonTimeout:
+		run.Status, run.Reason = workbench.StatusTimedOut, r.Reason
+		run.Message = "the time limit of " + strconv.FormatInt(run.TimeoutMs, 10) + " ms was used up"
+	case r.Reason == workbench.ReasonOutOfMemory:
+		run.Status, run.Reason, run.Message = workbench.StatusFailed, r.Reason, "the memory limit ended the run"
+	case r.Reason == workbench.ReasonCompile || r.Reason == workbench.ReasonInfrastructure:
+		run.Status, run.Reason, run.Message = workbench.StatusFailed, r.Reason, r.Message
+	case r.ExitCode == 0:
+		run.Status = workbench.StatusSucceeded
+	default:
+		run.Status, run.Reason = workbench.StatusFailed, failureReason(r)
+	}
+	slices.Sort(run.LimitsHit)
+	run.LimitsHit = slices.Compact(run.LimitsHit)
+}
+
+// failureReason names the limit that a failing program had met, if any.
+func failureReason(r guestwire.ExecResult) workbench.Reason {
+	for _, limit := range []struct {
+		name   string
+		reason workbench.Reason
+	}{
+		{workbench.LimitMemory, workbench.ReasonOutOfMemory},
+		{workbench.LimitWorkspace, workbench.ReasonWorkspaceFull},
+		{workbench.LimitScratch, workbench.ReasonScratchFull},
+		{workbench.LimitTasks, workbench.ReasonProcessLimit},
+		{workbench.LimitOpenFiles, workbench.ReasonOpenFiles},
+		{workbench.LimitToolCalls, workbench.ReasonToolCalls},
+	} {
+		if slices.Contains(r.LimitsHit, limit.name) {
+			return limit.reason
+		}
+	}
+	if r.Signal == "killed" || r.Signal == "SIGKILL" {
+		return workbench.ReasonInterpreterDied
+	}
+	if r.Signal != "" {
+		return workbench.ReasonSignal
+	}
+	return workbench.ReasonExit
+}
+
+// finish writes the settlement.
+func (x *execution) finish(ctx context.Context, made workspace.Committed, committed bool) error {
+	x.log.stop()
+	x.run.Outputs.Stdout = x.streamInfo(ctx, workbench.Stdout, x.result.Total.Stdout)
+	x.run.Outputs.Stderr = x.streamInfo(ctx, workbench.Stderr, x.result.Total.Stderr)
+	if x.run.Outputs.Stdout.Truncated || x.run.Outputs.Stderr.Truncated {
+		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitOutput)
+	}
+	finished := x.e.now()
+	x.run.FinishedAt = &finished
+	s := store.Settlement{Epoch: x.c.epoch, Generation: x.c.generation}
+	if committed {
+		x.run.OutputRoot = made.Tree.Root()
+		x.run.Files.Exclusive = true // one lane: no other run was active
+		s.Changes = made.Changes
+		if x.run.OutputRoot != x.run.InputRoot || x.c.head == "" || len(made.Refs) > 0 {
+			commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: x.s.ID, TenantID: x.s.TenantID,
+				ParentID: x.c.head, Generation: x.c.generation, RunIDs: []string{x.run.ID}, Exclusive: true, CreatedAt: finished})
+			s.Commit, s.ManifestRefs, x.run.CommitID = &commit, made.Refs, commit.ID
+		} else {
+			x.run.CommitID = x.c.head // nothing changed: the same tree
+		}
+	}
+	tail := x.log.finish(statusEntry(x.run.ID, workbench.LogTerminal,
+		statusMeta{Status: x.run.Status, Reason: x.run.Reason, ExitCode: x.run.ExitCode, Message: x.run.Message}, finished))
+	if tail.err != nil {
+		return tail.err // the log is a prefix; the step is recovered as unknown
+	}
+	s.Run, s.Entries = x.run, tail.entries
+	if err := failpoint.Hit("engine.settle.before"); err != nil {
+		return err
+	}
+	err := x.e.stubbornly(ctx, "settle", func() error { return x.e.o.Store.Settle(ctx, s) }, x.e.terminal(x.run.ID))
+	if err != nil {
+		return err
+	}
+	if err := failpoint.Hit("engine.settle.after"); err != nil {
+		return err
+	}
+	if committed {
+		x.c.tree = made.Tree
+		if s.Commit != nil {
+			x.c.head = s.Commit.ID
+		}
+	}
+	x.e.o.Metrics.RunEnded(string(x.run.Language), string(x.run.Status), time.Duration(x.run.QueuedMs)*time.Millisecond, time.Duration(x.run.DurationMs)*time.Millisecond)
+	return nil
+}
+
+// streamInfo counts a stream and keeps what went beyond the cap. A full quota
+// never fails a run.
+func (x *execution) streamInfo(ctx context.Context, stream workbench.Stream, total int64) workbench.StreamInfo {
+	logged, seen, rest := x.log.stream(stream)
+	info := workbench.StreamInfo{TotalBytes: max(total, seen), CapturedBytes: logged}
+	info.Truncated = info.TotalBytes > info.CapturedBytes
+	if !info.Truncated {
+		return info
+	}
+	info.FileTruncated = true
+	if len(rest) == 0 {
+		return info
+	}
+	path := "output/" + x.run.ID + "." + string(stream)
+	kept, err := x.keep(ctx, path, workbench.OriginOverflow, int64(len(rest)), bytes.NewReader(rest))
+	if workbench.HasCode(err, workbench.CodeQuotaExceeded) {
+		left, leftErr := x.e.o.Artifacts.Left(ctx, x.s)
+		if leftErr == nil && left > 0 {
+			rest = rest[:min(int64(len(rest)), left)]
+			kept, err = x.keep(ctx, path, workbench.OriginOverflow, int64(len(rest)), bytes.NewReader(rest))
+		}
+		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
+	}
+	if err != nil {
+		x.notice(workbench.NoticeOverflowLost, "output beyond the cap could not be kept: "+workbench.AsError(err).Detail)
+		return info
+	}
+	info.FileID = kept.ID
+	info.FileTruncated = info.TotalBytes > info.CapturedBytes+kept.Size
+	return info
+}
+
+// keepGlobs keeps the files that the submission named.
+func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) {
+	if len(x.spec.Keep) == 0 {
+		return
+	}
+	tree.Files(func(entry workspace.Entry) bool {
+		matches := slices.ContainsFunc(x.spec.Keep, func(glob string) bool {
+			ok, err := doublestar.Match(glob, entry.Path)
+			return ok && err == nil
+		})
+		if !matches {
+			return true
+		}
+		if err := x.keepFromTree(ctx, tree, entry); err != nil {
+			if workbench.HasCode(err, workbench.CodeQuotaExceeded) || workbench.HasCode(err, workbench.CodeFileTooLarge) {
+				x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
+			}
+			x.notice(workbench.NoticeKeepFailed, workbench.TextOf([]byte(entry.Path))+": "+workbench.AsError(err).Detail)
+			return len(x.run.Notices) < 20
+		}
+		return true
+	})
+}
+
+func (x *execution) keepFromTree(ctx context.Context, tree workspace.Tree, entry workspace.Entry) (err error) {
+	_, content, err := x.e.o.Workspace.Open(ctx, x.s.TenantID, tree, entry.Path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, content.Close()) }()
+	_, err = x.keep(ctx, entry.Path, workbench.OriginKeep, entry.Size, content)
+	return err
+}

@@ -1,0 +1,268 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store"
+)
+
+// Bounds of a submission besides the session's limits.
+const (
+	maxArgs      = 64
+	maxArgBytes  = 64 * 1024
+	maxEnv       = 64
+	maxEnvBytes  = 64 * 1024
+	maxSelected  = 100
+	maxKeepGlobs = 20
+)
+
+// Submit admits a run: one transaction, then the answer. An identical repeat
+// under the same key returns the original, from whatever session it comes, and
+// nothing is admitted. Codes: those of validation, idempotency_key_reused,
+// conflict, session_closed, session_expired, queue_full, unavailable.
+func (e *Engine) Submit(ctx context.Context, p workbench.Principal, req workbench.SubmitRun) (workbench.Submitted, error) {
+	if err := p.Require(workbench.ScopeExecute); err != nil {
+		return workbench.Submitted{}, err
+	}
+	if err := e.Ready(ctx); err != nil {
+		return workbench.Submitted{}, err
+	}
+	s, err := e.session(ctx, p, req.SessionID)
+	if err != nil {
+		return workbench.Submitted{}, err
+	}
+	if err := actsAsOwner(p, s); err != nil {
+		return workbench.Submitted{}, err
+	}
+	spec, selected, err := e.validate(ctx, p, s, req.Spec)
+	if err != nil {
+		return workbench.Submitted{}, err
+	}
+	if err := validateKey(req.IdempotencyKey); err != nil {
+		return workbench.Submitted{}, err
+	}
+	run, err := e.newRun(ctx, s, spec)
+	if err != nil {
+		return workbench.Submitted{}, err
+	}
+	run.IdempotencyKey = req.IdempotencyKey
+	run.Fingerprint = workbench.Fingerprint(req.Spec, digests(selected, spec.Artifacts), workbench.DefaultLimits())
+	run, replayed, err := e.o.Store.Admit(ctx, p, store.Admission{
+		Run: run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
+		FingerprintVersion: workbench.FingerprintVersion, QueueLimit: s.Limits.QueuedRuns,
+		Check: func() error { return e.usable(ctx, s, spec, selected) },
+	})
+	if err != nil {
+		return workbench.Submitted{}, err
+	}
+	if !replayed {
+		e.wake(run.SessionID)
+	}
+	return workbench.Submitted{Run: run, Replayed: replayed}, nil
+}
+
+// actsAsOwner refuses an admin key: it manages, it does not run code as
+// somebody.
+func actsAsOwner(p workbench.Principal, s workbench.Session) error {
+	if p.TenantID == s.TenantID && p.UserID == s.UserID {
+		return nil
+	}
+	return workbench.E(workbench.CodeForbidden, "an admin key does not act as the session's owner").
+		WithHint("use the owner's key to run code or to add files")
+}
+
+// newRun is the run of a spec, sealed, before admission.
+func (e *Engine) newRun(ctx context.Context, s workbench.Session, spec workbench.RunSpec) (workbench.Run, error) {
+	id := workbench.NewID(workbench.KindRun)
+	plain, err := json.Marshal(spec)
+	if err != nil {
+		return workbench.Run{}, err
+	}
+	sealed, err := e.o.Seal.SealBytes(ctx, s.TenantID, "spec", id, plain)
+	if err != nil {
+		return workbench.Run{}, err
+	}
+	timeout := spec.TimeoutMs
+	if timeout == 0 {
+		timeout = s.Limits.TimeoutMs
+	}
+	return workbench.Run{
+		ID: id, ExecutionID: id, ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID, SessionID: s.ID,
+		Revision: s.Revision, Lane: workbench.LaneForeground, Language: spec.Language, Status: workbench.StatusQueued,
+		TimeoutMs: timeout, LimitsHit: []string{}, Notices: []workbench.Notice{}, Artifacts: []workbench.Artifact{},
+		Files: workbench.FilesChanged{Items: []workbench.ChangedFile{}}, Dependencies: []string{},
+		CreatedAt: e.now(), Sealed: sealed,
+	}, nil
+}
+
+// validate checks everything about a spec that does not depend on whether the
+// session is still open or a file still readable: a repeat of an old job must
+// be recognised even after its session ended. It returns the spec with its
+// paths filled in, and the selected artifacts in order.
+func (e *Engine) validate(ctx context.Context, p workbench.Principal, s workbench.Session, spec workbench.RunSpec) (workbench.RunSpec, []workbench.Artifact, error) {
+	if err := validateCode(s, spec); err != nil {
+		return spec, nil, err
+	}
+	if spec.TimeoutMs != 0 {
+		if err := workbench.InRange("timeoutMs", spec.TimeoutMs, workbench.MinTimeoutMs, s.Limits.MaxTimeoutMs); err != nil {
+			return spec, nil, err
+		}
+	}
+	if spec.OutputBytes != 0 {
+		if err := workbench.InRange("outputBytes", spec.OutputBytes, 1, workbench.MaxOutputBytes); err != nil {
+			return spec, nil, err
+		}
+	}
+	if err := validateArgs(spec.Args, spec.Env); err != nil {
+		return spec, nil, err
+	}
+	if err := validateKeep(spec.Keep); err != nil {
+		return spec, nil, err
+	}
+	if len(spec.Artifacts) > maxSelected {
+		return spec, nil, workbench.E(workbench.CodeInvalidRequest, "at most %d files can be selected", maxSelected).WithField("artifactIds")
+	}
+	return e.selection(ctx, p, spec)
+}
+
+// selection looks up the selected artifacts and settles their paths.
+func (e *Engine) selection(ctx context.Context, p workbench.Principal, spec workbench.RunSpec) (workbench.RunSpec, []workbench.Artifact, error) {
+	selected := make([]workbench.Artifact, len(spec.Artifacts))
+	spec.Artifacts = slices.Clone(spec.Artifacts)
+	taken := map[string]int{}
+	for i, sel := range spec.Artifacts {
+		field := fmt.Sprintf("artifactIds[%d]", i)
+		if err := workbench.ParseID(workbench.KindArtifact, sel.ID); err != nil {
+			return spec, nil, workbench.AsError(err).WithField(field)
+		}
+		a, err := e.o.Store.Artifact(ctx, p, sel.ID)
+		if err != nil {
+			return spec, nil, workbench.AsError(err).WithField(field)
+		}
+		path := sel.Path
+		if path == "" {
+			path = a.Path
+		}
+		if path, err = workbench.CleanPath(field+".path", path); err != nil {
+			return spec, nil, err
+		}
+		for other, j := range taken {
+			if other == path || strings.HasPrefix(path, other+"/") || strings.HasPrefix(other, path+"/") {
+				return spec, nil, workbench.E(workbench.CodePathConflict, "artifactIds[%d] and artifactIds[%d] would be at the same path", j, i).
+					WithField(field).WithHint("give one of them another path: {\"id\": …, \"path\": …}")
+			}
+		}
+		taken[path] = i
+		selected[i], spec.Artifacts[i].Path = a, path
+	}
+	return spec, selected, nil
+}
+
+// usable is what must hold for a new run, but not for a repeat.
+func (e *Engine) usable(ctx context.Context, s workbench.Session, spec workbench.RunSpec, selected []workbench.Artifact) error {
+	now := e.now()
+	if err := s.Open(now); err != nil {
+		return err
+	}
+	for i, a := range selected {
+		if err := a.Readable(now); err != nil {
+			return workbench.AsError(err).WithField(fmt.Sprintf("artifactIds[%d]", i))
+		}
+	}
+	return e.speaks(ctx, s.Image, spec.Language)
+}
+
+func digests(selected []workbench.Artifact, sel []workbench.ArtifactSelect) []workbench.SelectedContent {
+	out := make([]workbench.SelectedContent, len(selected))
+	for i, a := range selected {
+		out[i] = workbench.SelectedContent{SHA256: a.SHA256, Path: sel[i].Path}
+	}
+	return out
+}
+
+func validateCode(s workbench.Session, spec workbench.RunSpec) error {
+	if !slices.Contains(workbench.Languages(), spec.Language) {
+		return workbench.E(workbench.CodeInvalidRequest, "language must be python, javascript, typescript or bash").WithField("language")
+	}
+	switch {
+	case strings.TrimSpace(spec.Code) == "":
+		return workbench.E(workbench.CodeInvalidRequest, "code is empty").WithField("code").WithHint("send the program to run")
+	case int64(len(spec.Code)) > s.Limits.CodeBytes:
+		return workbench.E(workbench.CodeLimitOutOfRange, "code is longer than %d bytes", s.Limits.CodeBytes).WithField("code").
+			WithHint("upload it as a file, select it, and run a short program that starts it")
+	case !utf8.ValidString(spec.Code):
+		return workbench.E(workbench.CodeInvalidRequest, "code is not valid UTF-8").WithField("code")
+	case strings.ContainsRune(spec.Code, 0):
+		return workbench.E(workbench.CodeInvalidRequest, "code has a NUL character").WithField("code")
+	case int64(len(spec.Stdin)) > s.Limits.StdinBytes:
+		return workbench.E(workbench.CodeLimitOutOfRange, "stdin is longer than %d bytes", s.Limits.StdinBytes).WithField("stdin").
+			WithHint("upload it as a file and select it")
+	}
+	return nil
+}
+
+func validateArgs(args []string, env map[string]string) error {
+	total := 0
+	for i, a := range args {
+		if strings.ContainsRune(a, 0) {
+			return workbench.E(workbench.CodeInvalidRequest, "an argument has a NUL character").WithField(fmt.Sprintf("args[%d]", i))
+		}
+		total += len(a)
+	}
+	if len(args) > maxArgs || total > maxArgBytes {
+		return workbench.E(workbench.CodeLimitOutOfRange, "at most %d arguments of %d bytes together", maxArgs, maxArgBytes).WithField("args")
+	}
+	total = 0
+	for k, v := range env {
+		if !envName(k) || strings.ContainsRune(v, 0) {
+			return workbench.E(workbench.CodeInvalidRequest, "environment names are letters, digits and _, not beginning with a digit; values have no NUL").WithField("env")
+		}
+		if strings.HasPrefix(k, "WORKBENCH_") {
+			return workbench.E(workbench.CodeInvalidRequest, "names that begin with WORKBENCH_ are the server's").WithField("env")
+		}
+		total += len(k) + len(v)
+	}
+	if len(env) > maxEnv || total > maxEnvBytes {
+		return workbench.E(workbench.CodeLimitOutOfRange, "at most %d environment variables of %d bytes together", maxEnv, maxEnvBytes).WithField("env")
+	}
+	return nil
+}
+
+func envName(s string) bool {
+	if s == "" || len(s) > 128 || s[0] >= '0' && s[0] <= '9' {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r == '_' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9')
+	})
+}
+
+func validateKeep(globs []string) error {
+	if len(globs) > maxKeepGlobs {
+		return workbench.E(workbench.CodeInvalidRequest, "at most %d globs", maxKeepGlobs).WithField("keep")
+	}
+	for i, g := range globs {
+		if g == "" || len(g) > workbench.MaxPathBytes || strings.HasPrefix(g, "/") || strings.Contains("/"+g+"/", "/../") || !doublestar.ValidatePattern(g) {
+			return workbench.E(workbench.CodeInvalidRequest, "not a usable glob").WithField(fmt.Sprintf("keep[%d]", i)).
+				WithHint("globs are relative to the workspace, such as out/*.csv or **/*.png")
+		}
+	}
+	return nil
+}
+
+func validateKey(key string) error {
+	bad := len(key) > workbench.MaxIdempotencyKeyBytes || !utf8.ValidString(key) ||
+		strings.ContainsFunc(key, func(r rune) bool { return r < 0x20 || r == 0x7f })
+	if bad {
+		return workbench.E(workbench.CodeInvalidRequest, "an idempotency key has at most %d bytes and no control characters", workbench.MaxIdempotencyKeyBytes).WithField("idempotencyKey")
+	}
+	return nil
+}

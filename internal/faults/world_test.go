@@ -1,0 +1,291 @@
+package faults_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+// world is a data directory with a server on it that may die at any time, and
+// the history of what clients were told.
+type world struct {
+	t      *testing.T
+	dir    string
+	port   string
+	key    string // a direct key
+	mu     sync.Mutex
+	proc   *exec.Cmd
+	exited chan struct{}
+
+	keys     map[string]string           // idempotency key → run id, as first answered
+	runs     map[string]workbench.Status // accepted runs, with the terminal status a client saw
+	prefixes map[string]string           // stdout a client saw so far
+	files    map[string]string           // artifact id → sha256 of the bytes a client sent or read
+}
+
+var (
+	buildOnce sync.Once
+	buildErr  error
+	binary    string
+)
+
+// mustBinary builds the server once per test process.
+func mustBinary(t *testing.T) string {
+	t.Helper()
+	buildOnce.Do(func() {
+		dir, err := os.MkdirTemp("", "faultserver")
+		if err != nil {
+			buildErr = err
+			return
+		}
+		binary = filepath.Join(dir, "faultserver")
+		cmd := exec.Command("go", "build", "-tags", "failpoint", "-o", binary, "./faultserver")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			buildErr = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	if buildErr != nil {
+		t.Fatal(buildErr)
+	}
+	return binary
+}
+
+func mustWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir(), keys: map[string]string{}, runs: map[string]workbench.Status{},
+		prefixes: map[string]string{}, files: map[string]string{}}
+	w.mustStart("")
+	admin, err := os.ReadFile(filepath.Join(w.dir, "admin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := w.client(string(admin)).CreateKey(t.Context(), sdk.CreateKey{Kind: workbench.KeyDirect, Name: "t", Tenant: "acme", User: "ada"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.key = made.Secret
+	t.Cleanup(w.stop)
+	return w
+}
+
+func (w *world) client(key string) *sdk.Client {
+	c, err := sdk.New(sdk.Options{BaseURL: "http://" + w.port, Key: key, Retries: -1})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+// mustStart starts the server; failpoints is WORKBENCH_FAILPOINTS. A server
+// that dies on the way up, at a failpoint of recovery, is started once more
+// without.
+func (w *world) mustStart(failpoints string) {
+	w.t.Helper()
+	for {
+		err := w.start(failpoints)
+		if err == nil {
+			return
+		}
+		if failpoints == "" {
+			w.t.Fatalf("the server does not start: %v\n%s", err, w.log())
+		}
+		failpoints = ""
+	}
+}
+
+func (w *world) start(failpoints string) error {
+	bin := mustBinary(w.t)
+	ready := filepath.Join(w.dir, "ready")
+	_ = os.Remove(ready)
+	listen := w.port
+	if listen == "" {
+		listen = "127.0.0.1:0"
+	}
+	log, err := os.OpenFile(filepath.Join(w.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return err
+	}
+	images := os.Getenv("WORKBENCH_IMAGES")
+	if images == "" {
+		images = filepath.Join(root, ".cache", "images")
+	}
+	cmd := exec.Command(bin, "-listen", listen, "-ready", ready, "-admin", filepath.Join(w.dir, "admin"),
+		"-oracle", filepath.Join(w.dir, "oracle"), "-data", filepath.Join(w.dir, "data"), "-images", images, "-image", "minimal",
+		"-runsc", filepath.Join(root, "bin", "runsc"), "-guest", filepath.Join(root, "bin", "guest"))
+	cmd.Env = append(os.Environ(), "WORKBENCH_FAILPOINTS="+failpoints, "WORKBENCH_FAILPOINT_LOG="+filepath.Join(w.dir, "failpoints"))
+	cmd.Stderr, cmd.Stdout = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(exited) }()
+	w.mu.Lock()
+	w.proc, w.exited = cmd, exited
+	w.mu.Unlock()
+	deadline := time.After(60 * time.Second)
+	for {
+		if addr, err := os.ReadFile(ready); err == nil {
+			w.port = string(addr)
+			return nil
+		}
+		select {
+		case <-exited:
+			return errors.New("it ended")
+		case <-deadline:
+			_ = cmd.Process.Kill()
+			<-exited
+			return errors.New("it was not ready in time")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// kill ends the server as a crash does.
+func (w *world) kill() {
+	w.mu.Lock()
+	proc, exited := w.proc, w.exited
+	w.mu.Unlock()
+	_ = proc.Process.Signal(syscall.SIGKILL)
+	<-exited
+}
+
+// stop ends the server in order.
+func (w *world) stop() {
+	w.mu.Lock()
+	proc, exited := w.proc, w.exited
+	w.mu.Unlock()
+	_ = proc.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-exited:
+	case <-time.After(30 * time.Second):
+		_ = proc.Process.Kill()
+		<-exited
+		w.t.Error("the server did not stop in 30 s")
+	}
+}
+
+// supervise restarts the server whenever it died, until ctx ends.
+func (w *world) supervise(ctx context.Context, restarted *int) {
+	for {
+		w.mu.Lock()
+		exited := w.exited
+		w.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-exited:
+			if ctx.Err() != nil {
+				return
+			}
+			*restarted++
+			w.mustStart("")
+		}
+	}
+}
+
+func (w *world) log() string {
+	raw, _ := os.ReadFile(filepath.Join(w.dir, "log"))
+	if len(raw) > 6000 {
+		raw = raw[len(raw)-6000:]
+	}
+	return string(raw)
+}
+
+// again repeats f while the server is away or says that trying again may help.
+func again[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	for {
+		v, err := f()
+		if err == nil || ctx.Err() != nil {
+			return v, err
+		}
+		var answer *sdk.Error
+		if errors.As(err, &answer) && !answer.Retryable {
+			return v, err
+		}
+		select {
+		case <-ctx.Done():
+			return v, err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// submit submits until there is an answer, and notes it: one key, one run.
+func (w *world) submit(ctx context.Context, c *sdk.Client, session, key, code string, selected ...string) (string, error) {
+	var artifacts []workbench.ArtifactSelect
+	for _, id := range selected {
+		artifacts = append(artifacts, workbench.ArtifactSelect{ID: id})
+	}
+	got, err := again(ctx, func() (sdk.Submitted, error) {
+		return c.CreateSessionRun(ctx, session, sdk.CreateRun{Language: workbench.Bash, Code: code, IdempotencyKey: key, Artifacts: artifacts})
+	})
+	if err != nil {
+		return "", err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if before, ok := w.keys[key]; ok && before != got.ID {
+		w.t.Errorf("P2: key %s gave %s, then %s", key, before, got.ID)
+	}
+	w.keys[key] = got.ID
+	if _, ok := w.runs[got.ID]; !ok {
+		w.runs[got.ID] = ""
+	}
+	return got.ID, nil
+}
+
+// wait waits for a run's end and notes it: terminal is final, output a prefix.
+func (w *world) wait(ctx context.Context, c *sdk.Client, run string) (workbench.Receipt, error) {
+	r, err := again(ctx, func() (workbench.Receipt, error) {
+		r, err := c.GetRun(ctx, run, 5*time.Second)
+		if err == nil && !r.Status.Terminal() {
+			w.saw(r)
+			return r, errors.New("not yet")
+		}
+		return r, err
+	})
+	if err == nil {
+		w.saw(r)
+	}
+	return r, err
+}
+
+func (w *world) saw(r workbench.Receipt) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.Stdout != nil {
+		if !strings.HasPrefix(*r.Stdout, w.prefixes[r.ID]) {
+			w.t.Errorf("P8: output of %s was %q and is now %q", r.ID, w.prefixes[r.ID], *r.Stdout)
+		}
+		w.prefixes[r.ID] = *r.Stdout
+	}
+	if before := w.runs[r.ID]; before != "" && before != r.Status {
+		w.t.Errorf("P4: %s was %s and is now %s", r.ID, before, r.Status)
+	}
+	if r.Status.Terminal() {
+		w.runs[r.ID] = r.Status
+	}
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,210 @@
+// Package server puts a whole Workbench together: data directory, store, keys,
+// driver, engine and the REST face. Its one job is wiring; the command line and
+// the end-to-end tests start the same thing through it.
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"runtime"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/api"
+	"github.com/workbenchdev/workbench/internal/artifact"
+	"github.com/workbenchdev/workbench/internal/blob"
+	"github.com/workbenchdev/workbench/internal/engine"
+	"github.com/workbenchdev/workbench/internal/identity"
+	"github.com/workbenchdev/workbench/internal/image"
+	"github.com/workbenchdev/workbench/internal/payload"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/sandbox/oci"
+	"github.com/workbenchdev/workbench/internal/seal"
+	"github.com/workbenchdev/workbench/internal/store"
+	"github.com/workbenchdev/workbench/internal/telemetry"
+	"github.com/workbenchdev/workbench/internal/workspace"
+)
+
+// Options are the operator's settings. The zero value of every field but
+// DataDir has a usable meaning.
+type Options struct {
+	DataDir      string // everything the server keeps
+	Database     string // postgres://… ; empty: SQLite in the data directory
+	Images       string // folder of images; empty: images/ in the data directory
+	DefaultImage string // name or id; empty: standard, or the only one there is
+	Driver       string // runsc (default) or runc
+	Runsc, Runc  string // runtimes to use instead of the embedded ones
+	Guest        string // guest binary to use instead of the embedded one
+	MasterKey    string // file with the master key; empty: made in the data directory
+	MaxRunning   int    // runs that execute at once; 0: four per CPU
+	MaxSandboxes int    // live sandboxes; 0: by the host's memory
+	Log          *slog.Logger
+
+	// WrapDriver, in tests, puts something between the engine and the driver.
+	WrapDriver func(sandbox.Driver) sandbox.Driver
+}
+
+// Server is a whole, running Workbench without a listener.
+type Server struct {
+	o        Options
+	data     *dataDir
+	store    *store.DB
+	identity *identity.Service
+	images   *image.Store
+	engine   *engine.Engine
+	handler  http.Handler
+	adminKey string
+	closers  []func() error
+}
+
+// Open opens the data directory, recovers what a crash left and starts to
+// work. The caller serves Handler and must Close. Codes: unavailable,
+// runtime_unavailable, encryption_key_unavailable.
+func Open(ctx context.Context, o Options) (_ *Server, err error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o}
+	defer func() {
+		if err != nil {
+			_ = s.release()
+		}
+	}()
+	if s.data, err = openDataDir(o.DataDir); err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, s.data.close)
+	dsn := o.Database
+	if dsn == "" {
+		dsn = "sqlite:" + s.data.join("workbench.db")
+	}
+	if s.store, err = store.Open(ctx, dsn, store.Options{Logger: o.Log}); err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, s.store.Close)
+	if o.Images == "" {
+		o.Images = s.data.join("images")
+	}
+	if s.images, err = image.Open(o.Images); err != nil {
+		return nil, err
+	}
+	driver, err := s.driver()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.assemble(ctx, driver); err != nil {
+		return nil, errors.Join(err, driver.Close(ctx))
+	}
+	return s, nil
+}
+
+// driver opens the configured runtime, extracting the embedded one.
+func (s *Server) driver() (sandbox.Driver, error) {
+	kind := oci.Runsc
+	switch s.o.Driver {
+	case "", string(oci.Runsc):
+	case string(oci.Runc):
+		kind = oci.Runc
+	default:
+		return nil, workbench.E(workbench.CodeInvalidRequest, "driver must be runsc or runc").WithField("driver").
+			WithHint("docker and kubernetes are not built yet")
+	}
+	binary, err := s.program(map[oci.Kind]string{oci.Runsc: s.o.Runsc, oci.Runc: s.o.Runc}[kind], payload.Name(kind))
+	if err != nil {
+		return nil, err
+	}
+	guest, err := s.program(s.o.Guest, payload.Guest)
+	if err != nil {
+		return nil, err
+	}
+	d, err := oci.Open(oci.Options{Kind: kind, Instance: s.data.instance, Binary: binary, Guest: guest, Log: s.o.Log})
+	if err != nil {
+		return nil, err
+	}
+	if s.o.WrapDriver != nil {
+		return s.o.WrapDriver(d), nil
+	}
+	return d, nil
+}
+
+// program is the operator's choice, or the embedded executable.
+func (s *Server) program(chosen string, name payload.Name) (string, error) {
+	if chosen != "" {
+		return filepath.Abs(chosen)
+	}
+	path, _, err := payload.Extract(s.data.join("bin"), name)
+	return path, err
+}
+
+// assemble makes the services above the driver and starts the engine.
+func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
+	masters, err := seal.LoadMasters(s.data.path, s.o.MasterKey)
+	if err != nil {
+		return err
+	}
+	sealer := seal.New(masters, s.store)
+	blobs, err := blob.OpenDisk(s.data.join("blobs"))
+	if err != nil {
+		return err
+	}
+	metrics := telemetry.NewMetrics()
+	trees := workspace.New(blobs, sealer, s.store)
+	files := artifact.New(blobs, sealer, s.store)
+	s.engine = engine.New(engine.Options{
+		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
+		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.o.MaxSandboxes,
+		Log: s.o.Log, Metrics: metrics,
+	})
+	if err := s.engine.Start(ctx); err != nil {
+		return err
+	}
+	s.identity = identity.New(s.store, nil)
+	if s.adminKey, _, err = s.identity.Bootstrap(ctx); err != nil {
+		return errors.Join(err, s.engine.Stop(ctx))
+	}
+	s.handler = api.New(api.Options{Engine: s.engine, Artifacts: files, Identity: s.identity, Audit: s.store, Metrics: metrics, Log: s.o.Log})
+	return nil
+}
+
+func (s *Server) maxRunning() int {
+	if s.o.MaxRunning > 0 {
+		return s.o.MaxRunning
+	}
+	return 4 * runtime.NumCPU()
+}
+
+// Handler is the REST face.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// AdminKey is the secret of the first admin key if this start made it, else "".
+func (s *Server) AdminKey() string { return s.adminKey }
+
+// Images is the image store.
+func (s *Server) Images() *image.Store { return s.images }
+
+// ImageInUse reports whether a session that has not ended has the image.
+func (s *Server) ImageInUse(ctx context.Context, id string) (bool, error) {
+	return s.store.ImageInUse(ctx, id)
+}
+
+// LocalKey makes a key for the user "local" of the tenant "local", for the
+// process that embeds the server. It is valid for a day.
+func (s *Server) LocalKey(ctx context.Context) (string, error) {
+	return s.identity.LocalKey(ctx)
+}
+
+// Close drains and stops. Runs in flight get until ctx ends.
+func (s *Server) Close(ctx context.Context) error {
+	return errors.Join(s.engine.Stop(ctx), s.release())
+}
+
+func (s *Server) release() error {
+	var errs []error
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		errs = append(errs, s.closers[i]())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}
