@@ -172,7 +172,7 @@ func mountCgroup(tasks int) (string, error) {
 func baseEnv(r guestwire.BindRequest) map[string]string {
 	cpus := strconv.Itoa(max(1, int(r.Limits.CPUs)))
 	env := map[string]string{
-		"PATH": binDir + ":/usr/local/bin:/usr/bin:/bin", "HOME": homeDir, "LANG": "C.UTF-8", "USER": "user", "LOGNAME": "user",
+		"PATH": binDir + ":/usr/local/bin:/usr/bin:/bin", "HOME": homeDir, "LANG": "C.UTF-8",
 		"SHELL": "/bin/bash", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "Agg",
 		"OMP_NUM_THREADS": cpus, "OPENBLAS_NUM_THREADS": cpus, "MKL_NUM_THREADS": cpus, "NUMEXPR_MAX_THREADS": cpus,
 		"NODE_PATH": packagesDir + "/node_modules",

@@ -207,5 +207,24 @@ func (w *watch) used() int64 {
 		}
 	}
 	files, _ := usedIn(workspaceDir)
-	return total - free - files
+	return total - free - files - w.tasksNow()*forkedPages
+}
+
+// forkedPages is what gVisor itself uses up for each task of user code: it
+// copies a forked process's pages in larger pieces than the process touches, so
+// that 63 forked Pythons use 3.3 MiB each, where they have 1.3 MiB on Linux. The
+// host's bound on the sandbox has room for it.
+const forkedPages = 2 << 20
+
+// tasksNow is how many tasks of user code there are, where the kernel tells.
+func (w *watch) tasksNow() int64 {
+	if w.b.tasksDir == "" {
+		return 0
+	}
+	raw, err := os.ReadFile(w.b.tasksDir + "/pids.current")
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+	return n
 }

@@ -1,0 +1,275 @@
+package guest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/sandbox/oci"
+	"github.com/workbenchdev/workbench/internal/sandbox/sandboxtest"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	sandboxtest.Clean()
+	os.Exit(code)
+}
+
+// onEach runs a test in a fresh session on each runtime.
+func onEach(t *testing.T, f func(t *testing.T, s *session)) {
+	for _, kind := range []oci.Kind{oci.Runsc, oci.Runc} {
+		t.Run(string(kind), func(t *testing.T) { f(t, MustSession(t, kind)) })
+	}
+}
+
+func MustDriver(t testing.TB, kind oci.Kind) (sandbox.Driver, sandboxtest.Env) {
+	t.Helper()
+	env := sandboxtest.MustEnv(t)
+	binary := env.Runsc
+	if kind == oci.Runc {
+		binary = env.Runc
+	}
+	d, err := oci.Open(oci.Options{Kind: kind, Instance: sandboxtest.NewInstance(), Binary: binary, Guest: env.Guest, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := d.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return d, env
+}
+
+// MustSession binds a sandbox of the standard size.
+func MustSession(t testing.TB, kind oci.Kind) *session {
+	t.Helper()
+	d, env := MustDriver(t, kind)
+	return &session{t: t, kind: kind, d: d, env: env, Session: sandboxtest.MustBind(t, d, sandboxtest.Standard(env.Image))}
+}
+
+type session struct {
+	*sandboxtest.Session
+	t    testing.TB
+	kind oci.Kind
+	d    sandbox.Driver
+	env  sandboxtest.Env
+	ids  atomic.Int64
+}
+
+// saved is a file that code kept.
+type saved struct {
+	path    string
+	content []byte
+}
+
+// host is the other side of a run: it keeps the output, files and result.
+type host struct {
+	mu     sync.Mutex
+	out    map[workbench.Stream][]byte
+	files  []saved
+	result json.RawMessage
+	wrote  chan struct{} // one for each piece of output
+	refuse error         // the answer to save
+}
+
+func newHost() *host {
+	return &host{out: map[workbench.Stream][]byte{}, wrote: make(chan struct{}, 1<<16)}
+}
+
+func (h *host) Output(s workbench.Stream, offset int64, data []byte) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if offset != int64(len(h.out[s])) {
+		return fmt.Errorf("%s at %d, expected %d", s, offset, len(h.out[s]))
+	}
+	h.out[s] = append(h.out[s], data...)
+	select {
+	case h.wrote <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (h *host) Call(_ context.Context, c guestwire.BrokerCall) (json.RawMessage, error) {
+	switch c.Op {
+	case guestwire.OpSave:
+		if h.refuse != nil {
+			return nil, h.refuse
+		}
+		var args guestwire.SaveArgs
+		if err := json.Unmarshal(c.Args, &args); err != nil {
+			return nil, err
+		}
+		content, err := io.ReadAll(c.Content)
+		if err != nil {
+			return nil, err
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.files = append(h.files, saved{string(args.Path), content})
+		return json.Marshal(map[string]any{"id": fmt.Sprintf("art_%d", len(h.files)), "name": string(args.Path), "size": len(content), "status": "saved", "mimeType": "text/plain"})
+	case guestwire.OpResult:
+		var args guestwire.ResultArgs
+		if err := json.Unmarshal(c.Args, &args); err != nil {
+			return nil, err
+		}
+		h.mu.Lock()
+		h.result = args.Value
+		h.mu.Unlock()
+		return nil, nil
+	}
+	return nil, workbench.E(workbench.CodeInvalidRequest, "unknown operation")
+}
+
+func (h *host) text(s workbench.Stream) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return string(h.out[s])
+}
+
+// run is one exec under way.
+type run struct {
+	t testing.TB
+	*guestwire.Exec
+	h     *host
+	began time.Time
+}
+
+// outcome is how one ended.
+type outcome struct {
+	guestwire.ExecResult
+	stdout, stderr string
+	files          []saved
+	result         string
+	took           time.Duration
+}
+
+func request(lang workbench.Language, source string) guestwire.ExecRequest {
+	return guestwire.ExecRequest{Language: lang, Source: []byte(source)}
+}
+
+// begin starts a run in a group of its own.
+func (s *session) begin(t testing.TB, r guestwire.ExecRequest, h *host) *run {
+	t.Helper()
+	r.ID = fmt.Sprintf("r%d", s.ids.Add(1))
+	if r.Group == "" {
+		r.Group = r.ID
+	}
+	if r.OutputBytes == 0 {
+		r.OutputBytes = 9 << 20
+	}
+	if r.Timeout == 0 {
+		r.Timeout = 60 * time.Second
+	}
+	began := time.Now()
+	e, err := s.Client.Exec(t.Context(), r, h)
+	if err != nil {
+		t.Fatalf("exec: %v", err)
+	}
+	return &run{t: t, Exec: e, h: h, began: began}
+}
+
+// end waits for the end.
+func (r *run) end() outcome {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
+	defer cancel()
+	res, err := r.Wait(ctx)
+	if err != nil {
+		r.t.Fatalf("wait: %v", err)
+	}
+	return outcome{ExecResult: res, stdout: r.h.text(workbench.Stdout), stderr: r.h.text(workbench.Stderr),
+		files: r.h.files, result: string(r.h.result), took: time.Since(r.began)}
+}
+
+// do runs to the end.
+func (s *session) do(t testing.TB, r guestwire.ExecRequest) outcome {
+	t.Helper()
+	return s.begin(t, r, newHost()).end()
+}
+
+// code runs a program.
+func (s *session) code(t testing.TB, lang workbench.Language, source string) outcome {
+	t.Helper()
+	return s.do(t, request(lang, source))
+}
+
+// want compares what usually matters.
+func (o outcome) want(t testing.TB, exit int, stdout string) {
+	t.Helper()
+	if o.ExitCode != exit || o.stdout != stdout {
+		t.Errorf("exit %d %s %s, stdout %q; want exit %d, stdout %q\nstderr: %s", o.ExitCode, o.Signal, o.Reason, clip(o.stdout), exit, clip(stdout), clip(o.stderr))
+	}
+}
+
+func clip(s string) string {
+	if len(s) > 2000 {
+		return s[:1000] + " … " + s[len(s)-1000:]
+	}
+	return s
+}
+
+// files collects a scan.
+type files struct {
+	entries map[string]guestwire.Entry
+	content map[string][]byte
+	order   []string
+}
+
+func (f *files) Entry(e guestwire.Entry, content io.Reader) error {
+	p := string(e.Path)
+	f.order = append(f.order, string(e.Change)+" "+p)
+	f.entries[p] = e
+	if content != nil {
+		b, err := io.ReadAll(content)
+		if err != nil {
+			return err
+		}
+		f.content[p] = b
+	}
+	return nil
+}
+
+func (s *session) scan(t testing.TB, base string) (*files, guestwire.ScanResult) {
+	t.Helper()
+	f := &files{entries: map[string]guestwire.Entry{}, content: map[string][]byte{}}
+	res, err := s.Client.Scan(t.Context(), guestwire.ScanRequest{Base: base}, f)
+	if err != nil {
+		t.Fatalf("scan: %v", err)
+	}
+	return f, res
+}
+
+// source gives entries to a write.
+type source struct {
+	entries []guestwire.Entry
+	content map[string][]byte
+}
+
+func (s *source) Next() (guestwire.Entry, io.Reader, error) {
+	if len(s.entries) == 0 {
+		return guestwire.Entry{}, nil, io.EOF
+	}
+	e := s.entries[0]
+	s.entries = s.entries[1:]
+	if e.Type != guestwire.TypeFile {
+		return e, nil, nil
+	}
+	b := s.content[string(e.Path)]
+	e.Content, e.Size = true, int64(len(b))
+	return e, bytes.NewReader(b), nil
+}
