@@ -17,6 +17,9 @@ import (
 // (the key's job was another one), not_found, session_closed, session_expired,
 // version_mismatch (Admission.Run.Revision is no longer current), queue_full.
 func (db *DB) Admit(ctx context.Context, p workbench.Principal, a Admission) (run workbench.Run, replayed bool, err error) {
+	if a.Run.Lane == "" {
+		a.Run.Lane = workbench.LaneForeground
+	}
 	err = db.write(ctx, "admit", func(t *tx) error {
 		var err error
 		run, replayed, err = t.admit(p, a)
@@ -41,7 +44,7 @@ func (t *tx) admit(p workbench.Principal, a Admission) (workbench.Run, bool, err
 			return run, found, err
 		}
 	}
-	s, queued, err := t.lockForAdmission(p, a.Run.SessionID)
+	s, queued, err := t.lockForAdmission(p, a.Run.SessionID, a.Run.Lane)
 	if err != nil {
 		return workbench.Run{}, false, err
 	}
@@ -76,7 +79,7 @@ type admitting struct {
 	runs int64
 }
 
-func (t *tx) lockForAdmission(p workbench.Principal, id string) (admitting, int, error) {
+func (t *tx) lockForAdmission(p workbench.Principal, id string, lane workbench.Lane) (admitting, int, error) {
 	var s admitting
 	var expires, ended int64
 	q := newQuery("SELECT s.id, s.project_id, s.tenant_id, s.user_id, s.state, s.revision, s.expires_at, s.ended_at, s.run_count FROM sessions s WHERE ").
@@ -87,7 +90,7 @@ func (t *tx) lockForAdmission(p workbench.Principal, id string) (admitting, int,
 	}
 	s.ExpiresAt, s.EndedAt = fromMicros(expires), pointMicros(ended)
 	// After the lock, so that it counts what others have committed meanwhile.
-	queued, err := scanInt(t.row("SELECT COUNT(*) FROM runs WHERE session_id = $1 AND finished_at = 0 AND status = 'queued'", id))
+	queued, err := scanInt(t.row("SELECT COUNT(*) FROM runs WHERE session_id = $1 AND finished_at = 0 AND lane = $2 AND status = 'queued'", id, string(lane)))
 	return s, queued, err
 }
 
@@ -130,9 +133,6 @@ func (t *tx) insertRun(s admitting, a Admission) (workbench.Run, error) {
 	r.Revision, r.Number, r.Generation = s.Revision, s.runs+1, 0
 	r.Status, r.Reason = workbench.StatusQueued, workbench.ReasonNone
 	r.CreatedAt = fromMicros(micros(r.CreatedAt))
-	if r.Lane == "" {
-		r.Lane = workbench.LaneForeground
-	}
 	r.IdempotencyKey, r.Fingerprint = a.IdempotencyKey, a.Fingerprint
 	r.LimitsHit, r.Notices, r.Artifacts, r.Dependencies = []string{}, []workbench.Notice{}, []workbench.Artifact{}, []string{}
 	r.Files = workbench.FilesChanged{Items: []workbench.ChangedFile{}}

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 
 	"github.com/workbenchdev/workbench"
 )
@@ -139,18 +141,28 @@ func (db *DB) SessionsWithQueued(ctx context.Context, engineID string, limit int
 		ORDER BY place, id LIMIT $4`, engineID, micros(now), afterID, limit)
 }
 
-// ActiveRuns lists the session's runs that are not terminal, in order.
+// ActiveRuns lists the session's runs that are not terminal, in the order of
+// their admission.
 func (db *DB) ActiveRuns(ctx context.Context, sessionID string) ([]workbench.Run, error) {
-	return all(ctx, db, scanRun, "SELECT "+runColumns+" FROM runs r WHERE r.session_id = $1 AND r.finished_at = 0 ORDER BY r.number", sessionID)
+	runs, err := all(ctx, db, scanRun, "SELECT "+runColumns+" FROM runs r WHERE r.session_id = $1 AND r.finished_at = 0 ORDER BY r.lane, r.number", sessionID)
+	return byNumber(runs), err
+}
+
+// byNumber sorts here: asked to sort by number, SQLite walks all runs the
+// session ever had.
+func byNumber(runs []workbench.Run) []workbench.Run {
+	slices.SortFunc(runs, func(a, b workbench.Run) int { return cmp.Compare(a.Number, b.Number) })
+	return runs
 }
 
 // StrandedRuns lists the session's runs that were dispatched under an older
 // lease epoch and have not ended: whoever holds the lease at epoch settles
 // them as unknown.
 func (db *DB) StrandedRuns(ctx context.Context, sessionID string, epoch int64) ([]workbench.Run, error) {
-	return all(ctx, db, scanRun, "SELECT "+runColumns+` FROM runs r WHERE r.session_id = $1 AND r.finished_at = 0 AND r.status <> 'queued'
+	runs, err := all(ctx, db, scanRun, "SELECT "+runColumns+` FROM runs r WHERE r.session_id = $1 AND r.finished_at = 0 AND r.status <> 'queued'
 		AND EXISTS (SELECT 1 FROM steps t WHERE t.run_id = r.id AND t.finished_at = 0 AND t.dispatched_at <> 0 AND t.lease_epoch < $2)
-		ORDER BY r.number`, sessionID, epoch)
+		ORDER BY r.lane, r.number`, sessionID, epoch)
+	return byNumber(runs), err
 }
 
 // Step reads one step of a run.

@@ -304,11 +304,13 @@ func (db *DB) TouchSession(ctx context.Context, id string, at time.Time) error {
 	})
 }
 
-// ExpiredSessions lists active sessions whose deadline has passed, by id after
-// afterID, so that a sweeper gets past those it cannot end.
+// ExpiredSessions lists active sessions whose deadline has passed, the earliest
+// first. afterID is the last session of the previous page, so that a sweeper
+// gets past those it cannot end.
 func (db *DB) ExpiredSessions(ctx context.Context, now time.Time, limit int, afterID string) ([]workbench.Session, error) {
-	return all(ctx, db, scanSession, "SELECT "+sessionColumns+" FROM sessions s WHERE s.state = 'active' AND s.expires_at <= $1 AND s.id > $2 ORDER BY s.id LIMIT $3",
-		micros(now), afterID, limit)
+	return all(ctx, db, scanSession, "SELECT "+sessionColumns+` FROM sessions s WHERE s.state = 'active' AND s.expires_at <= $1
+		AND (s.expires_at, s.id) > (SELECT COALESCE(MAX(expires_at), 0), COALESCE(MAX(id), '') FROM sessions WHERE id = $2)
+		ORDER BY s.expires_at, s.id LIMIT $3`, micros(now), afterID, limit)
 }
 
 // ImageInUse reports whether a session that has not ended uses the image.

@@ -224,7 +224,7 @@ func (db *DB) CancelSession(ctx context.Context, p workbench.Principal, sessionI
 
 // cancelUnfinished cancels every unfinished run of a locked session.
 func (t *tx) cancelUnfinished(sessionID string, reason workbench.Reason, at time.Time) ([]workbench.Run, error) {
-	rows, err := t.rows("SELECT id FROM runs WHERE session_id = $1 AND finished_at = 0 ORDER BY number", sessionID)
+	rows, err := t.rows("SELECT id FROM runs WHERE session_id = $1 AND finished_at = 0 ORDER BY lane, number", sessionID)
 	ids, err := collect(rows, err, scanString)
 	if err != nil {
 		return nil, err

@@ -60,6 +60,7 @@ type DB struct {
 	hub    *hub
 	listen *listener // PostgreSQL only
 	touch  touched
+	reads  reads // SQLite only
 	closed sync.Once
 }
 
@@ -103,6 +104,7 @@ func (db *DB) Close() error {
 		if db.listen != nil {
 			db.listen.stop()
 		}
+		db.reads.close()
 		if db.writer != nil {
 			err = db.writer.close()
 		}

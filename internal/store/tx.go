@@ -6,8 +6,10 @@ import (
 	"database/sql/driver"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/failpoint"
 )
 
@@ -242,19 +244,84 @@ func scanString(s scanner) (string, error) {
 	return v, err
 }
 
+// maxReadStatements bounds the prepared reads; a query past it is prepared for
+// each call.
+const maxReadStatements = 256
+
+// reads are SQLite's prepared read statements, by their text. (pgx keeps its
+// own, by connection.)
+type reads struct {
+	mu    sync.RWMutex
+	stmts map[string]*sql.Stmt
+}
+
+func (r *reads) prepare(ctx context.Context, db *sql.DB, query string) (*sql.Stmt, error) {
+	r.mu.RLock()
+	s, full := r.stmts[query], len(r.stmts) >= maxReadStatements
+	r.mu.RUnlock()
+	if s != nil || full {
+		return s, nil
+	}
+	s, err := db.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other := r.stmts[query]; other != nil {
+		return other, s.Close()
+	}
+	if r.stmts == nil {
+		r.stmts = map[string]*sql.Stmt{}
+	}
+	r.stmts[query] = s
+	return s, nil
+}
+
+func (r *reads) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for q, s := range r.stmts {
+		_ = s.Close()
+		delete(r.stmts, q)
+	}
+}
+
+// query runs a read.
+func (db *DB) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if db.dialect == SQLite {
+		s, err := db.reads.prepare(ctx, db.read, query)
+		if err != nil {
+			return nil, err
+		}
+		if s != nil {
+			return s.QueryContext(ctx, args...)
+		}
+	}
+	return db.read.QueryContext(ctx, query, args...)
+}
+
 // all runs a read query and scans every row.
 func all[T any](ctx context.Context, db *DB, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
-	rows, err := db.read.QueryContext(ctx, query, args...)
+	rows, err := db.query(ctx, query, args...)
 	out, err := collect(rows, err, scan)
 	return out, db.explain(ctx, err)
 }
 
 // one runs a read query for one row; what names it in not_found.
 func one[T any](ctx context.Context, db *DB, what string, scan func(scanner) (T, error), query string, args ...any) (T, error) {
+	var none T
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
-	v, err := scan(db.read.QueryRowContext(ctx, query, args...))
-	return v, db.explain(ctx, missing(err, what))
+	rows, err := db.query(ctx, query, args...)
+	found, err := collect(rows, err, scan)
+	if err != nil {
+		return none, db.explain(ctx, err)
+	}
+	if len(found) == 0 {
+		return none, workbench.ErrNotFound(what)
+	}
+	return found[0], nil
 }

@@ -17,7 +17,7 @@ type Admission struct {
 	IdempotencyKey     string // empty: every submission is a new job
 	Fingerprint        string
 	FingerprintVersion int
-	QueueLimit         int // most queued runs in the session; 0: no limit
+	QueueLimit         int // most queued runs in the session's lane; 0: no limit
 	// Check, when not nil, is asked inside the transaction once the key is known
 	// to be new (or absent): what must hold for a new job but not for a repeat
 	// of an old one. Its error is returned and nothing is admitted. It must not
