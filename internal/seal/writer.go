@@ -24,6 +24,11 @@ const (
 	maxSegments = math.MaxUint32
 )
 
+// KindContent is the kind of an object that is one file's content, under its
+// content id, wherever it is referred to from: a file that was committed and
+// retained is stored once.
+const KindContent = "content"
+
 // SealedSize is the size of a sealed object of n bytes.
 func SealedSize(n int64) int64 {
 	return headerSize + n + tagSize*max(1, (n+segmentSize-1)/segmentSize)

@@ -261,7 +261,7 @@ func (b *Builder) storeLarge(ctx context.Context, e Entry, old *item, r io.Reade
 		return nil, err
 	}
 	defer w.Abort()
-	sealed, err := b.s.sealer.NewWriter(ctx, b.tenantID, KindContent, w)
+	sealed, err := b.s.sealer.NewWriter(ctx, b.tenantID, seal.KindContent, w)
 	if err != nil {
 		return nil, err
 	}

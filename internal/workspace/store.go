@@ -49,11 +49,6 @@ const (
 	inlinePack  = "i_" // kept in the database
 	blobPack    = "p_" // kept as a blob
 	maxManifest = 1 << 30
-
-	// KindContent is the kind of an object that is one content, under its
-	// content id. Retained files are of the same kind, so that a file that was
-	// both committed and retained is stored once.
-	KindContent = "content"
 )
 
 // Load reads the tree that a manifest makes. Codes: content_corrupt,
@@ -130,7 +125,7 @@ func (s *Store) openObject(ctx context.Context, tenantID string, at *object) (op
 		}
 		src, size = r, r.Size()
 		if !strings.HasPrefix(at.id, blobPack) {
-			kind = KindContent
+			kind = seal.KindContent
 		}
 	}
 	o, err := s.sealer.Open(ctx, tenantID, kind, at.id, src, size)
