@@ -49,7 +49,8 @@ func (w *watch) begin(b *binding) {
 // /proc/meminfo shows the sandbox alone.
 func ownKernel() bool {
 	raw, err := os.ReadFile("/proc/version")
-	return err == nil && strings.Contains(string(raw), "gVisor") || err == nil && strings.HasPrefix(string(raw), "Linux version 4.4.0 ")
+	// "4.4.0" was gVisor's name for itself for years, "4.19.0-gvisor" is.
+	return err == nil && (strings.Contains(string(raw), "-gvisor ") || strings.HasPrefix(string(raw), "Linux version 4.4.0 "))
 }
 
 func (w *watch) add(e *execution) {

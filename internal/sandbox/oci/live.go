@@ -26,6 +26,7 @@ type live struct {
 	d       *Driver
 	id      string
 	class   sandbox.Class
+	image   sandbox.Image // the class's, with its paths resolved
 	idRange uint32
 	group   *cgroup.Group
 	init    *os.File // pidfd of the first process

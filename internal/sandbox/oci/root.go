@@ -28,44 +28,56 @@ var neverLinks = []string{
 	"dev/random", "dev/urandom", "dev/tty", "dev/console",
 }
 
-// checkImage refuses an image whose root a runtime must not be given. Roots
-// belong to the server's user, so nothing changes between check and use.
-func checkImage(img sandbox.Image) error {
-	invalid := func(err error) error {
-		return workbench.E(workbench.CodeImageInvalid, "the image's root file system cannot be used").
+// usableImage refuses an image whose root a runtime must not be given, and
+// resolves links above it, which runtimes refuse. Roots belong to the server's
+// user, so nothing changes between check and use.
+func usableImage(img sandbox.Image) (sandbox.Image, error) {
+	err := checkImage(img)
+	if err == nil {
+		img.Rootfs, err = filepath.EvalSymlinks(img.Rootfs)
+	}
+	if err == nil && img.Erofs != "" {
+		img.Erofs, err = filepath.EvalSymlinks(img.Erofs)
+	}
+	if err != nil {
+		return img, workbench.E(workbench.CodeImageInvalid, "the image's root file system cannot be used").
 			WithHint("build or import the image again").Caused(err)
 	}
+	return img, nil
+}
+
+func checkImage(img sandbox.Image) error {
 	if !filepath.IsAbs(img.Rootfs) || (img.Erofs != "" && !filepath.IsAbs(img.Erofs)) {
-		return invalid(fmt.Errorf("image paths are not absolute: %q, %q", img.Rootfs, img.Erofs))
+		return fmt.Errorf("image paths are not absolute: %q, %q", img.Rootfs, img.Erofs)
 	}
 	if err := ownDirectory(img.Rootfs); err != nil {
-		return invalid(err)
+		return err
 	}
 	for _, name := range mountTargets {
 		info, err := os.Lstat(filepath.Join(img.Rootfs, name))
 		if err != nil {
-			return invalid(fmt.Errorf("/%s is missing from the root: %w", name, err))
+			return fmt.Errorf("/%s is missing from the root: %w", name, err)
 		}
 		if !info.IsDir() {
-			return invalid(fmt.Errorf("/%s is not a directory in the root but %s", name, info.Mode().Type()))
+			return fmt.Errorf("/%s is not a directory in the root but %s", name, info.Mode().Type())
 		}
 	}
 	for _, name := range neverLinks {
 		info, err := os.Lstat(filepath.Join(img.Rootfs, name))
 		if err == nil && info.Mode().Type() == fs.ModeSymlink {
-			return invalid(fmt.Errorf("/%s is a symbolic link in the root", name))
+			return fmt.Errorf("/%s is a symbolic link in the root", name)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return invalid(err)
+			return err
 		}
 	}
 	if img.Erofs != "" {
 		info, err := os.Lstat(img.Erofs)
 		if err != nil {
-			return invalid(err)
+			return err
 		}
 		if !info.Mode().IsRegular() {
-			return invalid(fmt.Errorf("%s is not a regular file", img.Erofs))
+			return fmt.Errorf("%s is not a regular file", img.Erofs)
 		}
 	}
 	return nil

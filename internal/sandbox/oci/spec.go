@@ -24,11 +24,11 @@ const guestDir = "/opt/workbench/bin"
 var guestCapabilities = []string{"CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_SYS_ADMIN"}
 
 // buildSpec is the bundle's configuration of one sandbox.
-func (d *Driver) buildSpec(id string, class sandbox.Class, idRange uint32) *specs.Spec {
+func (d *Driver) buildSpec(l *live) *specs.Spec {
 	s := &specs.Spec{
 		Version:  "1.0.2", // what every supported runtime reads
 		Hostname: "workbench",
-		Root:     &specs.Root{Path: class.Image.Rootfs, Readonly: true},
+		Root:     &specs.Root{Path: l.image.Rootfs, Readonly: true},
 		Process: &specs.Process{
 			User: specs.User{UID: 0, GID: 0},
 			Args: []string{guestDir + "/guest", "supervise"},
@@ -52,9 +52,9 @@ func (d *Driver) buildSpec(id string, class sandbox.Class, idRange uint32) *spec
 			{Destination: guestDir, Type: "bind", Source: d.guestDir, Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		},
 		Linux: &specs.Linux{
-			CgroupsPath: d.site.groups.Path(id),
-			UIDMappings: d.mapping(idRange),
-			GIDMappings: d.mapping(idRange),
+			CgroupsPath: d.site.groups.Path(l.id),
+			UIDMappings: d.mapping(l.idRange),
+			GIDMappings: d.mapping(l.idRange),
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace},
 				{Type: specs.UTSNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.UserNamespace},
@@ -62,9 +62,9 @@ func (d *Driver) buildSpec(id string, class sandbox.Class, idRange uint32) *spec
 		},
 	}
 	if d.o.Kind == Runsc {
-		runscSpec(s, class)
+		runscSpec(s, l.image)
 	} else {
-		d.runcSpec(s, class)
+		d.runcSpec(s, l.class)
 	}
 	d.o.Weaken.spec(s)
 	return s
@@ -76,15 +76,15 @@ func (d *Driver) mapping(idRange uint32) []specs.LinuxIDMapping {
 
 // runscSpec adds what gVisor needs. It keeps what is written to the root in
 // its own memory, and offers /dev and /sys of its own kernel.
-func runscSpec(s *specs.Spec, class sandbox.Class) {
+func runscSpec(s *specs.Spec, img sandbox.Image) {
 	s.Mounts[1] = specs.Mount{Destination: "/dev", Type: "devtmpfs", Source: "devtmpfs", Options: []string{"nosuid", "noexec"}}
 	// gVisor adds one in any case; this makes it read-only.
 	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}})
-	if class.Image.Erofs == "" {
+	if img.Erofs == "" {
 		return
 	}
 	s.Annotations = map[string]string{
-		"dev.gvisor.spec.rootfs.source":  class.Image.Erofs,
+		"dev.gvisor.spec.rootfs.source":  img.Erofs,
 		"dev.gvisor.spec.rootfs.type":    "erofs",
 		"dev.gvisor.spec.rootfs.overlay": "memory",
 	}

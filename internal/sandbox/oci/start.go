@@ -22,11 +22,15 @@ func (d *Driver) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbo
 	if err := checkClass(class); err != nil {
 		return nil, workbench.E(workbench.CodeSizeUnavailable, "this size cannot be started").Caused(err)
 	}
-	if err := checkImage(class.Image); err != nil && !(d.o.Weaken != nil && d.o.Weaken.AnyImage) {
+	img, err := usableImage(class.Image)
+	if d.o.Weaken != nil && d.o.Weaken.AnyImage {
+		img, err = class.Image, nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	if d.o.Kind == Runc {
-		if err := checkReachable(class.Image.Rootfs); err != nil {
+		if err := checkReachable(img.Rootfs); err != nil {
 			return nil, err
 		}
 	}
@@ -42,6 +46,7 @@ func (d *Driver) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbo
 		return nil, err
 	}
 	l := newLive(d, id, class, idRange)
+	l.image = img
 	d.live[id] = l // before anything exists, so that a Reap leaves it alone
 	d.starts.Add(1)
 	d.mu.Unlock()
@@ -79,7 +84,7 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 			WithHint("the server must be able to make control groups and turn on the cpu, memory and pids controllers; under systemd: Delegate=yes").Caused(err)
 	}
 	l.group = group
-	config, err := json.Marshal(d.buildSpec(l.id, l.class, l.idRange))
+	config, err := json.Marshal(d.buildSpec(l))
 	if err != nil {
 		return err
 	}

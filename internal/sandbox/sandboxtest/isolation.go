@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -88,10 +89,9 @@ for path in ['/usr/bin/python3', '/etc/passwd', '/opt/workbench/bin/guest']:
         found.append('chmod ' + path)
     except OSError:
         pass
-found = [f for f in found if f not in ('/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/urandom', '/dev/tty')]
+found = [f for f in found if f not in ('/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/urandom', '/dev/tty', '/dev/ptmx', '/dev/pts/ptmx')]
 print(found)
 `)
-	// Sockets are connected to through write permission, not written.
 	if got != "[]" {
 		t.Errorf("writable: %s", got)
 	}
@@ -198,21 +198,25 @@ func inherited(t *testing.T, box *Session, canary string) {
 	got := box.MustPrint(t, `
 import os
 fds = sorted(int(f) for f in os.listdir('/proc/self/fd'))
-print([f for f in fds if f > 2 and os.path.exists(f'/proc/self/fd/{f}')])
-print(sorted(os.environ))
+print([os.readlink(f'/proc/self/fd/{f}') for f in fds if f > 2 and os.path.lexists(f'/proc/self/fd/{f}')])
+print(*sorted(os.environ))
 print(dict(os.environ))
 `)
 	lines := strings.SplitN(got, "\n", 3)
 	if len(lines) != 3 {
 		t.Fatalf("printed %q", got)
 	}
-	if lines[0] != "[]" {
+	// One pipe is the guest's, on which the interpreter's driver tells the exit
+	// code before the interpreter is torn down.
+	if !regexp.MustCompile(`^\[('pipe:\[\d+\]')?\]$`).MatchString(lines[0]) {
 		t.Errorf("has descriptors %s besides the standard three", lines[0])
 	}
-	want := "['HOME', 'LANG', 'MKL_NUM_THREADS', 'MPLBACKEND', 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'PATH', " +
-		"'PYTHONDONTWRITEBYTECODE', 'PYTHONUNBUFFERED', 'TMPDIR', 'WORKBENCH_SOCKET', 'WORKBENCH_TOKEN']"
-	if lines[1] != want {
-		t.Errorf("environment has %s, want %s", lines[1], want)
+	allowed := []string{"HOME", "LANG", "LOGNAME", "MKL_NUM_THREADS", "MPLBACKEND", "NODE_PATH", "NUMEXPR_MAX_THREADS", "OMP_NUM_THREADS",
+		"OPENBLAS_NUM_THREADS", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "SHELL", "TMPDIR", "USER", "WORKBENCH_SOCKET", "WORKBENCH_TOKEN"}
+	for _, name := range strings.Fields(lines[1]) {
+		if !slices.Contains(allowed, name) {
+			t.Errorf("the environment has %s", name)
+		}
 	}
 	if strings.Contains(lines[2], canary) {
 		t.Error("the server's environment is inside")
@@ -332,7 +336,8 @@ for path in ['/proc/sysrq-trigger', '/proc/sys/kernel/core_pattern', '/proc/sys/
     try:
         fd = os.open(path, os.O_WRONLY)
         os.write(fd, b'0')
-        bad.append('write ' + path)
+        if os.fstat(fd).st_rdev != os.stat('/dev/null').st_rdev:   # a mask takes writes and does nothing
+            bad.append('write ' + path)
     except OSError:
         pass
 if os.path.exists('/sys/firmware') and os.listdir('/sys/firmware'):
