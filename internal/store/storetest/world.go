@@ -28,7 +28,10 @@ func Run(t *testing.T, open Open) {
 		{"queue", testQueue}, {"commits", testCommits}, {"artifacts", testArtifacts}, {"blobs", testBlobs}, {"audit", testAudit},
 		{"lists", testLists}, {"retention", testRetention}, {"subscriptions", testSubscriptions}, {"scope", testScope}, {"model", testModel},
 	} {
-		t.Run(group.name, func(t *testing.T) { group.test(t, open) })
+		t.Run(group.name, func(t *testing.T) {
+			t.Parallel() // most of a test's time is the disk's
+			group.test(t, open)
+		})
 	}
 }
 

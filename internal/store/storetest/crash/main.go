@@ -1,0 +1,116 @@
+// Command crash takes one run through its life on a SQLite file and prints a
+// line after each answer. Its one job is to be killed at a failpoint by the
+// store's tests, which build it with the tag "failpoint".
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store"
+)
+
+func main() {
+	if err := life(context.Background(), os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// The ids are fixed, so that the test finds what a killed life left.
+const (
+	session  = "ses_crash"
+	run      = "run_crash"
+	queued   = "run_queued"
+	artifact = "art_crash"
+)
+
+func life(ctx context.Context, path string) error {
+	db, err := store.Open(ctx, path, store.Options{})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	project, err := db.EnsureProject(ctx, "p")
+	if err != nil {
+		return err
+	}
+	tenant, err := db.EnsureTenant(ctx, project.ID, "t")
+	if err != nil {
+		return err
+	}
+	user, err := db.EnsureUser(ctx, project.ID, tenant.ID, "u")
+	if err != nil {
+		return err
+	}
+	if err := db.NoteBlob(ctx, "blob", tenant.ID, 1, time.Now()); err != nil {
+		return err
+	}
+	p := workbench.Principal{ProjectID: project.ID, TenantID: tenant.ID, UserID: user.ID, KeyKind: workbench.KeyDirect}
+	for _, move := range moves(db, p) {
+		if err := move.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", move.name, err)
+		}
+		fmt.Println(move.name)
+	}
+	return nil
+}
+
+type move struct {
+	name string
+	do   func(context.Context) error
+}
+
+func moves(db *store.DB, p workbench.Principal) []move {
+	now := time.Now()
+	end := now.Add(time.Hour)
+	admit := func(ctx context.Context, id string) error {
+		_, _, err := db.Admit(ctx, p, store.Admission{Run: workbench.Run{ID: id, SessionID: session, Language: workbench.Python, CreatedAt: now},
+			IdempotencyKey: id, Fingerprint: "f", FingerprintVersion: 1})
+		return err
+	}
+	return []move{
+		{"create_session", func(ctx context.Context) error {
+			return db.CreateSession(ctx, p, workbench.Session{ID: session, ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID,
+				Kind: workbench.SessionPersonal, Generation: 1, Size: "standard", CreatedAt: now, ExpiresAt: end}, workbench.Revision{Number: 1, CreatedAt: now})
+		}},
+		{"lease", func(ctx context.Context) error { _, err := db.AcquireLease(ctx, session, "eng", time.Hour); return err }},
+		{"admit", func(ctx context.Context) error { return admit(ctx, run) }},
+		{"dispatch", func(ctx context.Context) error {
+			return db.Dispatch(ctx, store.DispatchRecord{RunID: run, Epoch: 1, Generation: 1, SandboxID: "sbx", At: now})
+		}},
+		{"append_log", func(ctx context.Context) error {
+			running := workbench.StatusRunning
+			return db.AppendLog(ctx, run, 1, 1, &running, []workbench.LogEntry{{Seq: 3, Kind: workbench.LogOutput, Stream: workbench.Stdout, Length: 1, Data: []byte("x"), At: now}})
+		}},
+		{"reserve_artifact", func(ctx context.Context) error {
+			return db.ReserveArtifact(ctx, p, workbench.Artifact{ID: artifact, SessionID: session, Generation: 1, Size: 5, Origin: workbench.OriginSave,
+				CreatedAt: now, ExpiresAt: end}, store.Quota{SessionBytes: 5, SessionFiles: 1, Epoch: 1})
+		}},
+		{"commit_artifact", func(ctx context.Context) error {
+			_, err := db.CommitArtifact(ctx, artifact, 4, "sha", "blob", nil)
+			return err
+		}},
+		{"settle", func(ctx context.Context) error {
+			return db.Settle(ctx, store.Settlement{Run: workbench.Run{ID: run, Status: workbench.StatusSucceeded, FinishedAt: &now}, Epoch: 1, Generation: 1,
+				Commit: &workbench.Commit{ID: "cmt_1", Root: "r", ManifestID: "blob", CreatedAt: now}, ManifestRefs: []string{"blob"},
+				Changes: []workbench.ChangedFile{{Path: "f", Change: workbench.ChangeAdded, Type: "file"}}})
+		}},
+		{"create_commit", func(ctx context.Context) error {
+			_, err := db.CreateCommit(ctx, workbench.Commit{ID: "cmt_2", SessionID: session, ParentID: "cmt_1", Generation: 1, Root: "r2", ManifestID: "blob", CreatedAt: now}, 1, nil)
+			return err
+		}},
+		{"admit again", func(ctx context.Context) error { return admit(ctx, queued) }},
+		{"cancel", func(ctx context.Context) error {
+			_, err := db.RequestCancel(ctx, p, queued, workbench.ReasonCancelled, now)
+			return err
+		}},
+		{"end_session", func(ctx context.Context) error {
+			_, err := db.EndSession(ctx, p, session, workbench.SessionClosed, now)
+			return err
+		}},
+	}
+}
