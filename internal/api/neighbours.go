@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/artifact"
 	"github.com/workbenchdev/workbench/internal/identity"
 )
 
@@ -64,9 +65,4 @@ type Metrics interface {
 }
 
 // UploadRequest describes a file that is uploaded.
-type UploadRequest struct {
-	Name     string // empty: the last element of Path
-	Path     string // empty: Name
-	MimeType string // as declared; may be empty
-	Size     int64  // -1: unknown
-}
+type UploadRequest = artifact.UploadRequest

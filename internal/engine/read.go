@@ -27,9 +27,11 @@ func (e *Engine) Receipt(ctx context.Context, p workbench.Principal, runID strin
 	if err != nil {
 		return workbench.Receipt{}, err
 	}
-	if run.Artifacts, err = e.o.Store.ArtifactsOfRun(ctx, run.ID); err != nil {
+	rows, err := e.o.Store.ArtifactsOfRun(ctx, run.ID)
+	if err != nil {
 		return workbench.Receipt{}, err
 	}
+	run.Artifacts = e.o.Artifacts.Present(ctx, p, rows)
 	receipt := workbench.Receipt{Run: run, Session: s.Ref()}
 	if !p.MayReadContents(run.Owner()) {
 		return receipt, nil

@@ -151,7 +151,7 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	}
 	metrics := telemetry.NewMetrics()
 	trees := workspace.New(blobs, sealer, s.store)
-	files := artifact.New(blobs, sealer, s.store)
+	files := artifact.New(blobs, sealer, s.store, artifact.WithLog(s.o.Log))
 	s.engine = engine.New(engine.Options{
 		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
 		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.o.MaxSandboxes,
