@@ -47,6 +47,10 @@ func (a *app) withAdmin(ctx context.Context, l *local, f func(ctx context.Contex
 	if err != nil {
 		return err
 	}
+	if first := s.AdminKey(); first != "" {
+		// This start was the data directory's first. The next one prints no key.
+		a.note("first start: this admin key is shown once: %s", first)
+	}
 	secret, revoke, err := s.LocalAdminKey(ctx)
 	if err != nil {
 		return errors.Join(err, s.Close(ctx))
