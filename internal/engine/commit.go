@@ -129,7 +129,12 @@ func (f *selectedFiles) Next() (guestwire.Entry, io.Reader, error) {
 		return guestwire.Entry{}, nil, err
 	}
 	f.open = content
-	return guestwire.Entry{Path: guestwire.Path(sel.Path), Type: guestwire.TypeFile, Mode: 0o644, Size: a.Size,
+	sum, err := hex.DecodeString(a.SHA256)
+	if err != nil {
+		return guestwire.Entry{}, nil, err
+	}
+	return guestwire.Entry{SHA256: sum,
+		Path: guestwire.Path(sel.Path), Type: guestwire.TypeFile, Mode: 0o644, Size: a.Size,
 		MtimeNs: f.x.e.now().UnixNano(), Content: true, Replace: true, Parents: true}, content, nil
 }
 

@@ -154,7 +154,9 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 		}
 	}
 	c := e.compute(id)
-	c.mu.Lock()
+	if err := e.lockIdle(ctx, c); err != nil {
+		return workbench.Session{}, err
+	}
 	defer c.mu.Unlock()
 	if err := c.lease(ctx); err != nil {
 		return workbench.Session{}, err
@@ -167,4 +169,27 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 		return workbench.Session{}, err
 	}
 	return e.session(ctx, p, id)
+}
+
+// lockIdle takes c.mu unless a run of the session is not terminal: whoever
+// executes one holds the lock until its end.
+func (e *Engine) lockIdle(ctx context.Context, c *compute) error {
+	for {
+		active, err := e.o.Store.ActiveRuns(ctx, c.id)
+		if err != nil {
+			return err
+		}
+		if len(active) > 0 {
+			return workbench.E(workbench.CodeRunsActive, "%d runs of this session are not terminal", len(active)).
+				WithHint("wait for them, cancel them, or restart with cancelActive: true")
+		}
+		if c.mu.TryLock() {
+			return nil
+		}
+		select { // the last run has settled; its goroutine is about to let go
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+			return workbench.E(workbench.CodeCancelled, "the request was given up").Caused(ctx.Err())
+		}
+	}
 }
