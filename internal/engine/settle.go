@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -253,7 +252,7 @@ func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) {
 		if !matches {
 			return true
 		}
-		if err := x.keepFromTree(ctx, tree, entry); err != nil {
+		if err := x.keepFromSandbox(ctx, entry); err != nil {
 			if workbench.HasCode(err, workbench.CodeQuotaExceeded) || workbench.HasCode(err, workbench.CodeFileTooLarge) {
 				x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
 			}
@@ -264,12 +263,21 @@ func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) {
 	})
 }
 
-func (x *execution) keepFromTree(ctx context.Context, tree workspace.Tree, entry workspace.Entry) (err error) {
-	_, content, err := x.e.o.Workspace.Open(ctx, x.s.TenantID, tree, entry.Path)
-	if err != nil {
-		return err
+// keepFromSandbox keeps a file as the sandbox has it: nothing runs there any
+// more, and what the commit holds can be read only once it is settled.
+func (x *execution) keepFromSandbox(ctx context.Context, entry workspace.Entry) error {
+	from, to := io.Pipe()
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, err := x.c.wire.ReadFile(ctx, guestwire.Path(entry.Path), to)
+		_ = to.CloseWithError(err) // nil is the end of the file
+	}()
+	kept, err := x.keep(ctx, entry.Path, workbench.OriginKeep, entry.Size, from)
+	_ = from.Close() // a reader that gave up ends the copy
+	<-read
+	if err == nil && kept.SHA256 != entry.SHA256 {
+		return workbench.E(workbench.CodeGuestProtocol, "the sandbox gave other bytes than it had committed")
 	}
-	defer func() { err = errors.Join(err, content.Close()) }()
-	_, err = x.keep(ctx, entry.Path, workbench.OriginKeep, entry.Size, content)
 	return err
 }
