@@ -42,7 +42,7 @@ func artifactRoutes() []Route {
 		},
 		{
 			Method: http.MethodDelete, Pattern: base + "/artifacts/{id}", ID: "deleteArtifact", Tag: "artifacts",
-			Summary: "Delete a retained file", Description: "Also after the session ended. Deleting twice changes nothing.",
+			Summary: "Delete a retained file", Description: "Also after the session ended. A second delete answers 410.",
 			Scope: workbench.ScopeExecute, Admin: AdminManages, Target: workbench.KindArtifact, Action: "artifact.delete", handle: deleteArtifact,
 			Replies: []Reply{ok("What the file was.", workbench.Artifact{})},
 			Errors:  []workbench.Code{workbench.CodeArtifactExpired, workbench.CodeArtifactDeleted},

@@ -7,14 +7,11 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"io"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/workbenchdev/workbench"
-	"github.com/workbenchdev/workbench/internal/api"
 	"github.com/workbenchdev/workbench/internal/store"
 )
 
@@ -25,13 +22,10 @@ type standIn struct {
 	db      *store.DB
 	clock   func() time.Time
 	unready error
-
-	mu    sync.Mutex
-	files map[string][]byte // contents by blob id
 }
 
 func newStandIn(db *store.DB, clock func() time.Time) *standIn {
-	return &standIn{db: db, clock: clock, files: map[string][]byte{}}
+	return &standIn{db: db, clock: clock}
 }
 
 const standInEngine = "eng_standin"
@@ -271,75 +265,6 @@ func (e *standIn) Ready(context.Context) error            { return e.unready }
 type content struct{ io.ReadSeeker }
 
 func (content) Close() error { return nil }
-
-// shelf keeps retained files: their rows in the store, their bytes in memory.
-type shelf struct{ *standIn }
-
-func (e shelf) Upload(ctx context.Context, p workbench.Principal, sessionID string, r api.UploadRequest, in io.Reader) (workbench.Artifact, error) {
-	s, err := e.db.Session(ctx, p, sessionID)
-	if err != nil {
-		return workbench.Artifact{}, err
-	}
-	path := r.Path
-	if path == "" {
-		path = r.Name
-	}
-	if path, err = workbench.CleanPath("path", path); err != nil {
-		return workbench.Artifact{}, err
-	}
-	id, now := workbench.NewID(workbench.KindArtifact), e.clock()
-	a := workbench.Artifact{ID: id, SessionID: s.ID, Revision: s.Revision, Generation: s.Generation, Name: r.Name, Path: path, MimeType: r.MimeType,
-		Size: s.Limits.FileBytes, Origin: workbench.OriginUpload, CreatedAt: now, ExpiresAt: now.Add(workbench.DefaultRetention)}
-	if a.Name == "" {
-		a.Name = path
-	}
-	if err := e.db.ReserveArtifact(ctx, p, a, store.Quota{SessionBytes: s.Limits.SessionFilesBytes, SessionFiles: s.Limits.SessionFiles}); err != nil {
-		return workbench.Artifact{}, err
-	}
-	raw, err := io.ReadAll(io.LimitReader(in, s.Limits.FileBytes+1))
-	if err == nil && int64(len(raw)) > s.Limits.FileBytes {
-		err = workbench.E(workbench.CodeFileTooLarge, "the file is larger than %d bytes", s.Limits.FileBytes)
-	}
-	if err != nil {
-		return workbench.Artifact{}, errors.Join(err, e.db.AbandonArtifact(ctx, id))
-	}
-	sum := sha256.Sum256(raw)
-	blob := "blob_" + id
-	e.mu.Lock()
-	e.files[blob] = raw
-	e.mu.Unlock()
-	if err := e.db.NoteBlob(ctx, blob, s.TenantID, int64(len(raw)), now); err != nil {
-		return workbench.Artifact{}, err
-	}
-	return e.db.CommitArtifact(ctx, id, int64(len(raw)), hex.EncodeToString(sum[:]), blob, nil)
-}
-
-func (e shelf) List(ctx context.Context, p workbench.Principal, sessionID string, page workbench.Page) (workbench.List[workbench.Artifact], error) {
-	return e.db.ListArtifacts(ctx, p, sessionID, page)
-}
-
-func (e shelf) Get(ctx context.Context, p workbench.Principal, id string) (workbench.Artifact, error) {
-	a, err := e.db.Artifact(ctx, p, id)
-	if err == nil {
-		err = a.Readable(e.clock())
-	}
-	a.Preview = "the face must leave this out for who may not read it"
-	return a, err
-}
-
-func (e shelf) Open(ctx context.Context, p workbench.Principal, id string) (workbench.Artifact, io.ReadSeekCloser, error) {
-	a, err := e.Get(ctx, p, id)
-	if err != nil {
-		return a, nil, err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return a, content{bytes.NewReader(e.files[a.BlobID])}, nil
-}
-
-func (e shelf) Delete(ctx context.Context, p workbench.Principal, id string) (workbench.Artifact, error) {
-	return e.db.DeleteArtifact(ctx, p, id, e.clock())
-}
 
 // running is a run that a test drives from dispatch to its end.
 type running struct {

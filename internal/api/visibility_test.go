@@ -159,7 +159,9 @@ func TestWhoMaySeeWhat(t *testing.T) {
 			continue
 		}
 		for i, caller := range callers {
-			s.set(t)
+			if i == 0 || r.Method != "GET" {
+				s.set(t)
+			}
 			x := s.ask(r, s.secrets[caller], s.headers[caller])
 			if x.Status != row[i] {
 				t.Errorf("%s by %s: %d, want %d: %.200s", r.ID, caller, x.Status, row[i], x.Body)
@@ -188,7 +190,7 @@ func (s *stage) mustNotTell(t *testing.T, r api.Route, caller string, x exchange
 		}
 	}
 	blind := stranger || caller == "admin" || caller == "owner, execute only" || x.Status >= 400
-	for _, canary := range []string{s.contentOfRun, s.contentOfFile, "the face must leave this out"} {
+	for _, canary := range []string{s.contentOfRun, s.contentOfFile} {
 		if blind && strings.Contains(body, canary) {
 			t.Errorf("%s shows %s contents: %.300s", r.ID, caller, body)
 		}

@@ -20,7 +20,10 @@ import (
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/api"
 	"github.com/workbenchdev/workbench/internal/api/apitest"
+	"github.com/workbenchdev/workbench/internal/artifact"
+	"github.com/workbenchdev/workbench/internal/blob"
 	"github.com/workbenchdev/workbench/internal/identity"
+	"github.com/workbenchdev/workbench/internal/seal"
 	"github.com/workbenchdev/workbench/internal/store"
 	"github.com/workbenchdev/workbench/internal/telemetry"
 )
@@ -85,9 +88,18 @@ func MustWorld(t testing.TB, change ...func(*api.Options)) *world {
 		t.Fatalf("opening the store: %v", err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
+	masters, err := seal.LoadMasters(t.TempDir(), "")
+	if err != nil {
+		t.Fatalf("making a master key: %v", err)
+	}
+	blobs, err := blob.OpenDisk(t.TempDir())
+	if err != nil {
+		t.Fatalf("opening the blobs: %v", err)
+	}
+	files := artifact.New(blobs, seal.New(masters, db), db, artifact.WithClock(c.Now))
 	w := &world{t: t, db: db, engine: newStandIn(db, c.Now), ids: identity.New(db, c.Now), log: &syncBuffer{}, clock: c}
 	o := api.Options{
-		Engine: w.engine, Artifacts: shelf{w.engine}, Identity: w.ids, Audit: db, Metrics: telemetry.NewMetrics(), Clock: c.Now,
+		Engine: w.engine, Artifacts: files, Identity: w.ids, Audit: db, Metrics: telemetry.NewMetrics(), Clock: c.Now,
 		Log: telemetry.NewLogger(w.log, telemetry.LogJSON, slog.LevelDebug), Heartbeat: 50 * time.Millisecond, MaxUploadBytes: 16 << 20,
 	}
 	for _, f := range change {
