@@ -41,6 +41,21 @@ const (
 // names need not be text.
 type Path string
 
+// word is an argument or a variable of a program: any bytes but NUL. In JSON it
+// is base64, like a path; only their sum is bounded (MaxArgs).
+type word string
+
+// MarshalJSON implements json.Marshaler.
+func (w word) MarshalJSON() ([]byte, error) { return json.Marshal([]byte(w)) }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (w *word) UnmarshalJSON(raw []byte) error {
+	var b []byte
+	err := json.Unmarshal(raw, &b)
+	*w = word(b)
+	return err
+}
+
 // MarshalJSON implements json.Marshaler.
 func (p Path) MarshalJSON() ([]byte, error) {
 	return json.Marshal(base64.StdEncoding.EncodeToString([]byte(p)))

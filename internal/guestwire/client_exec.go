@@ -14,13 +14,13 @@ import (
 type execBody struct {
 	ID          string             `json:"id"`
 	Group       string             `json:"group"`
-	Argv        []Path             `json:"argv,omitempty"` // bytes, like a path
+	Argv        []word             `json:"argv,omitempty"`
 	Language    workbench.Language `json:"language,omitempty"`
 	Source      []byte             `json:"source,omitempty"` // when it is short; otherwise it follows
 	SourceBytes int64              `json:"sourceBytes"`      // that follow as a stream
 	Name        string             `json:"name,omitempty"`
-	Args        []Path             `json:"args,omitempty"`
-	Env         []Path             `json:"env,omitempty"` // name=value
+	Args        []word             `json:"args,omitempty"`
+	Env         []word             `json:"env,omitempty"` // name=value
 	Dir         string             `json:"dir,omitempty"`
 	Stdin       []byte             `json:"stdin,omitempty"`
 	StdinBytes  int64              `json:"stdinBytes"`
@@ -68,8 +68,8 @@ func (c *Client) Exec(ctx context.Context, r ExecRequest, h ExecHandler) (*Exec,
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
-	body := execBody{ID: r.ID, Group: r.Group, Argv: toPaths(r.Argv), Language: r.Language,
-		Name: r.Name, Args: toPaths(r.Args), Env: envList(r.Env), Dir: r.Dir,
+	body := execBody{ID: r.ID, Group: r.Group, Argv: toWords(r.Argv), Language: r.Language,
+		Name: r.Name, Args: toWords(r.Args), Env: envList(r.Env), Dir: r.Dir,
 		TimeoutNs: int64(r.Timeout), GraceNs: int64(r.Grace), OutputBytes: r.OutputBytes, KeepGroup: r.KeepGroup}
 	follow := map[uint8][]byte{}
 	if body.Source = r.Source; len(r.Source) > inline {
@@ -419,23 +419,23 @@ func (k *chunker) flush() error {
 	return err
 }
 
-func toPaths(s []string) []Path {
-	out := make([]Path, len(s))
+func toWords(s []string) []word {
+	out := make([]word, len(s))
 	for i, v := range s {
-		out[i] = Path(v)
+		out[i] = word(v)
 	}
 	return out
 }
 
-func envList(env map[string]string) []Path {
-	out := make([]Path, 0, len(env))
+func envList(env map[string]string) []word {
+	out := make([]word, 0, len(env))
 	for k, v := range env {
-		out = append(out, Path(k+"="+v))
+		out = append(out, word(k+"="+v))
 	}
 	return out
 }
 
-func fromPaths(p []Path) []string {
+func fromWords(p []word) []string {
 	out := make([]string, len(p))
 	for i, v := range p {
 		out[i] = string(v)

@@ -220,6 +220,28 @@ func TestExecCarriesSourceOutputAndEnd(t *testing.T) {
 	}
 }
 
+func TestLongArgumentsArriveWhole(t *testing.T) {
+	long := strings.Repeat("x", 100_000) // longer than any path may be
+	c := MustServe(t, &scriptedGuest{program: func(_ context.Context, r guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		_, _ = x.Stdout.Write([]byte(r.Argv[1] + r.Env["LONG"]))
+		return guestwire.ExecResult{}
+	}})()
+	MustBind(t, c)
+	h := newRecorder()
+	e, err := c.Exec(t.Context(), guestwire.ExecRequest{
+		ID: "e1", Group: "g", Argv: []string{"/bin/sh", long}, Env: map[string]string{"LONG": long}, OutputBytes: 1 << 30,
+	}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.text(workbench.Stdout); got != long+long {
+		t.Errorf("%d bytes arrived, want 200000", len(got))
+	}
+}
+
 func TestOutputBeyondTheLimitIsCounted(t *testing.T) {
 	c := MustServe(t, &scriptedGuest{program: func(_ context.Context, _ guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
 		for range 1000 {

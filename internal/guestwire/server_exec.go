@@ -98,7 +98,7 @@ func (s *Server) exec(ch *channel) (any, error) {
 	if b.SourceBytes < 0 || b.SourceBytes > MaxSource || b.StdinBytes < 0 || b.StdinBytes > MaxStdin {
 		return nil, workbench.E(workbench.CodeInvalidRequest, "code or input is too large")
 	}
-	r := ExecRequest{ID: b.ID, Group: b.Group, Argv: fromPaths(b.Argv), Language: b.Language, Name: b.Name, Args: fromPaths(b.Args),
+	r := ExecRequest{ID: b.ID, Group: b.Group, Argv: fromWords(b.Argv), Language: b.Language, Name: b.Name, Args: fromWords(b.Args),
 		Env: map[string]string{}, Dir: b.Dir, Timeout: time.Duration(b.TimeoutNs), Grace: time.Duration(b.GraceNs),
 		OutputBytes: b.OutputBytes, KeepGroup: b.KeepGroup}
 	for _, kv := range b.Env {
