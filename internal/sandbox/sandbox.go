@@ -103,7 +103,8 @@ type Sandbox interface {
 	// the sandbox is left on the host.
 	Kill(ctx context.Context) error
 
-	// Done is closed when the sandbox has ended, for whatever reason.
+	// Done is closed when the sandbox has ended, for whatever reason, and no
+	// process of it runs. What else it has on the host stays until Kill.
 	Done() <-chan struct{}
 
 	// Exit says how it ended. Zero (ExitNone) before Done is closed.

@@ -146,8 +146,13 @@ func waitReadable(f *os.File) error {
 // ended records how the sandbox ended and closes Done.
 func (l *live) ended() {
 	status := l.reap()
-	// The group may outlive the first process for a moment; its counters tell
-	// what happened.
+	// Others of the group outlive it for a moment: gVisor's file server, or what
+	// a runtime failure left. Nothing of them is wanted any more.
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	if err := l.group.Kill(ctx); err != nil {
+		l.d.o.Log.Error("a sandbox ended and left processes", "sandbox", l.id, "error", err)
+	}
 	stats := l.measure()
 	l.drainStderr(200 * time.Millisecond)
 	panicked := strings.TrimSpace(tailOf(l.d.site.layout(l.id).panicLog()))

@@ -41,6 +41,7 @@ func (s Suite) life(t *testing.T) {
 	})
 	t.Run("kill in the middle of a fork storm leaves nothing", func(t *testing.T) { s.killStorm(t, d) })
 	t.Run("pause and resume", func(t *testing.T) { s.pause(t, d) })
+	t.Run("a guest whose host is gone leaves by itself, with all code", func(t *testing.T) { s.abandoned(t, d) })
 	t.Run("an unknown id", func(t *testing.T) {
 		id := workbench.NewID(workbench.KindSandbox)
 		if err := d.Kill(t.Context(), id); err != nil {
@@ -106,6 +107,43 @@ func (s Suite) pause(t *testing.T, d sandbox.Driver) {
 		t.Fatal(err)
 	}
 	box.MustStillWork(t)
+}
+
+// leaves is how long a guest may take to give up its host, in the suite.
+const leaves = 20 * time.Second
+
+func (s Suite) abandoned(t *testing.T, d sandbox.Driver) {
+	box := MustBind(t, d, Standard(s.Image))
+	request := guestwire.ExecRequest{ID: "sleeper", Group: "sleeper", Language: workbench.Python, OutputBytes: 1 << 10,
+		Source: []byte("import os, signal, time\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nif os.fork() == 0: os.setsid()\ntime.sleep(300)")}
+	if _, err := box.Client.Exec(t.Context(), request, &capture{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := box.Client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-box.Sandbox.Done():
+	case <-time.After(leaves):
+		t.Fatalf("it is still there after %v", leaves)
+	}
+	if exit := box.Sandbox.Exit(); exit.Reason != sandbox.ExitGuestLeft {
+		t.Errorf("exit %+v, want guest_left", exit)
+	}
+	for _, h := range mustList(t, d) {
+		if h.ID == box.Sandbox.ID() && h.State != sandbox.StateEnded {
+			t.Errorf("its processes are still there: %+v", h)
+		}
+	}
+}
+
+func mustList(t testing.TB, d sandbox.Driver) []sandbox.Handle {
+	t.Helper()
+	handles, err := d.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return handles
 }
 
 func (s Suite) instances(t *testing.T) {
