@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/api"
+	"github.com/workbenchdev/workbench/internal/api/apitest"
 	"github.com/workbenchdev/workbench/internal/server"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
@@ -25,6 +28,15 @@ type world struct {
 	http   *httptest.Server
 	dir    string
 	log    *logBuffer
+
+	mu         sync.Mutex
+	deviations []error // exchanges that part from the OpenAPI document
+}
+
+func (w *world) deviated(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deviations = append(w.deviations, errors.New(what))
 }
 
 // shared is the server that tests use which do nothing to the server itself.
@@ -105,7 +117,12 @@ func open(dir string, change func(*server.Options)) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{server: s, http: httptest.NewServer(s.Handler()), dir: dir, log: log}
+	w := &world{server: s, dir: dir, log: log}
+	checked, err := apitest.New(api.Document(""), s.Handler(), w.deviated)
+	if err != nil {
+		return nil, err
+	}
+	w.http = httptest.NewServer(checked)
 	w.url = w.http.URL
 	if key := s.AdminKey(); key != "" {
 		if err := os.WriteFile(filepath.Join(dir, "admin"), []byte(key), 0o600); err != nil {
@@ -125,7 +142,10 @@ func (w *world) close() error {
 	w.http.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	return w.server.Close(ctx)
+	err := w.server.Close(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return errors.Join(append(w.deviations, err)...)
 }
 
 // mustUser returns a client that acts as a user of a tenant.

@@ -28,7 +28,7 @@ const (
 
 // Checker checks exchanges and remembers which operations succeeded.
 type Checker struct {
-	t        testing.TB
+	report   func(deviation string)
 	doc      map[string]any
 	compiler *jsonschema.Compiler
 	handler  http.Handler
@@ -38,23 +38,33 @@ type Checker struct {
 	succeeded map[string]bool // operationId
 }
 
-// Checked wraps h. A deviation is an error of t, which must outlive the
-// exchanges. Replies may not hold properties that the document leaves out,
-// although the document tells clients to expect more later.
+// Checked is New for one test: a deviation is an error of t, which must outlive
+// the exchanges.
 func Checked(t testing.TB, document []byte, h http.Handler) *Checker {
 	t.Helper()
+	c, err := New(document, h, func(deviation string) { t.Error(deviation) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// New wraps h and reports each deviation, from several goroutines at once.
+// Replies may not hold properties that the document leaves out, although the
+// document tells clients to expect more later.
+func New(document []byte, h http.Handler, report func(deviation string)) (*Checker, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
 	if err != nil {
-		t.Fatalf("the document is not JSON: %v", err)
+		return nil, fmt.Errorf("the document is not JSON: %w", err)
 	}
 	closeObjects(doc)
-	c := &Checker{t: t, doc: doc.(map[string]any), compiler: jsonschema.NewCompiler(), handler: h,
+	c := &Checker{report: report, doc: doc.(map[string]any), compiler: jsonschema.NewCompiler(), handler: h,
 		schemas: map[string]*jsonschema.Schema{}, succeeded: map[string]bool{}}
 	c.compiler.AssertFormat()
 	if err := c.compiler.AddResource(documentURL, doc); err != nil {
-		t.Fatalf("the document cannot be compiled: %v", err)
+		return nil, fmt.Errorf("the document cannot be compiled: %w", err)
 	}
-	return c
+	return c, nil
 }
 
 // closeObjects refuses further properties in every object schema that names
@@ -111,7 +121,7 @@ func (c *Checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *Checker) errorf(r *http.Request, status int, format string, args ...any) {
-	c.t.Errorf("openapi: %s %s → %d: %s", r.Method, r.URL.Path, status, fmt.Sprintf(format, args...))
+	c.report(fmt.Sprintf("openapi: %s %s → %d: %s", r.Method, r.URL.Path, status, fmt.Sprintf(format, args...)))
 }
 
 func (c *Checker) check(r *http.Request, body []byte, rec *recorder) {
