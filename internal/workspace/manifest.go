@@ -201,6 +201,21 @@ func (r *reader) op(previous string, objects []*object) (op, error) {
 	return o, nil
 }
 
+// Encode is a whole tree as a manifest, before it is sealed. Where contents
+// are is a part of it.
+func Encode(t Tree) []byte {
+	return encodeManifest(t.root.digest(), "", opsOf(diff(Empty(), t)), nil)
+}
+
+// Decode reads what Encode wrote; anything else is content_corrupt.
+func Decode(b []byte) (Tree, error) {
+	m, err := decodeManifest(b, nil)
+	if err != nil {
+		return Tree{}, err
+	}
+	return m.replay(Empty())
+}
+
 // replay applies a manifest to the tree it differs from.
 func (m stored) replay(base Tree) (Tree, error) {
 	c := newChange(base)
