@@ -95,7 +95,7 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 
 // nodeOptions give the driver what it needs to run a module from memory as if
 // it were a file of the workspace.
-var nodeOptions = []string{"--expose-internals", "--experimental-vm-modules", "--no-warnings"}
+var nodeOptions = []string{"--expose-internals"}
 
 // writeSource keeps the source where a program, and the workers it starts, can
 // read it while the exec lives.

@@ -8,18 +8,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// residentOf sums the memory of a user's processes that this process sees.
-// Memory that processes share after a fork is counted once as soon as the plain
-// sum looks large.
-func residentOf(uid uint32) int64 {
-	var pids []string
-	sum := int64(0)
+// resident is what a user's processes hold, as far as this process sees them.
+type resident struct {
+	bytes int64 // anonymous memory
+	tasks int   // threads
+}
+
+// residentOf sums over a user's processes. exact counts memory that processes
+// share after a fork once, where the kernel tells.
+func residentOf(uid uint32, exact bool) resident {
+	var r resident
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return 0
+		return r
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
+	var pids []string
 	for _, name := range names {
 		if name[0] < '0' || name[0] > '9' {
 			continue
@@ -28,43 +33,57 @@ func residentOf(uid uint32) int64 {
 		if unix.Stat("/proc/"+name, &st) != nil || st.Uid != uid {
 			continue
 		}
-		if n := statm(name); n > 0 {
-			sum += n
+		bytes, tasks := ofProcess(name)
+		if tasks > 0 {
+			r.bytes += bytes
+			r.tasks += tasks
 			pids = append(pids, name)
 		}
 	}
-	if len(pids) < 2 {
-		return sum
+	if !exact || len(pids) < 2 {
+		return r
 	}
-	exact := int64(0)
+	once := int64(0)
 	err = asUser(func() error {
 		for _, name := range pids {
-			exact += proportional(name)
+			once += proportional(name)
 		}
 		return nil
 	})
-	if err != nil || exact == 0 {
-		return sum
+	if err == nil && once > 0 {
+		r.bytes = once
 	}
-	return exact
+	return r
 }
 
-// statm is a process's resident memory that is not a file's.
-func statm(pid string) int64 {
-	raw, err := os.ReadFile("/proc/" + pid + "/statm")
+// ofProcess reads a process's resident memory that is no file's, and its
+// threads: 0 when it has ended.
+func ofProcess(pid string) (bytes int64, tasks int) {
+	raw, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	f := strings.Fields(string(raw))
+	// The command's name is in parentheses and may hold anything.
+	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	if len(f) < 18 || f[0] == "Z" || f[0] == "X" {
+		return 0, 0
+	}
+	tasks, _ = strconv.Atoi(f[17])
+	raw, err = os.ReadFile("/proc/" + pid + "/statm")
+	if err != nil {
+		return 0, tasks
+	}
+	f = strings.Fields(string(raw))
 	if len(f) < 3 {
-		return 0
+		return 0, tasks
 	}
-	resident, _ := strconv.ParseInt(f[1], 10, 64)
+	all, _ := strconv.ParseInt(f[1], 10, 64)
 	shared, _ := strconv.ParseInt(f[2], 10, 64)
-	return max(0, resident-shared) * int64(os.Getpagesize())
+	return max(0, all-shared) * int64(os.Getpagesize()), tasks
 }
 
-// proportional is a process's share of the anonymous memory it maps.
+// proportional is a process's share of the anonymous memory it maps. It is
+// called with user code's identity, which alone may look.
 func proportional(pid string) int64 {
 	raw, err := os.ReadFile("/proc/" + pid + "/smaps_rollup")
 	if err != nil {

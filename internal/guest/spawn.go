@@ -1,12 +1,10 @@
 package guest
 
 import (
+	"bytes"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -200,15 +198,19 @@ func drain(f *os.File, tail *guestwire.Tail, buf []byte) {
 // interpreter down.
 func (p *process) awaitReport() {
 	defer p.report.Close()
-	raw, err := io.ReadAll(io.LimitReader(p.report, 16))
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		return
-	}
-	line, _, whole := strings.Cut(string(raw), "\n")
-	if code, err := strconv.ParseUint(line, 10, 8); err == nil && whole {
-		p.e.end(unix.WaitStatus(code<<8), 0)
+	var line []byte
+	buf := make([]byte, 16)
+	for len(line) < len(buf) {
+		n, err := p.report.Read(buf)
+		line = append(line, buf[:n]...)
+		if text, _, whole := bytes.Cut(line, []byte("\n")); whole {
+			if code, err := strconv.ParseUint(string(text), 10, 8); err == nil {
+				p.e.end(unix.WaitStatus(code<<8), 0)
+			}
+			return
+		}
+		if err != nil {
+			return // it ended without a report; its exit status says how
+		}
 	}
 }
-
-// String is for log lines.
-func (c *command) String() string { return fmt.Sprintf("%q", c.Argv) }

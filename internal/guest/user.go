@@ -7,36 +7,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asUser runs f with the file system identity of user code: what f opens, makes
-// and reads, code could have. f runs on a thread of its own, which is thrown
-// away.
+// asUser runs f with the effective identity of user code: what f opens, makes
+// and reads, code could have. f runs on the calling goroutine and may start no
+// other that needs the identity.
+//
+// Only the effective ids change, so that the thread can come back, and is not
+// counted as one of user code's tasks.
 func asUser(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := becomeUser(); err != nil {
-			result <- err
+		runtime.LockOSThread()
+		if err := switchTo(userID, groupID); err != nil {
+			result <- err // the thread ends with this goroutine
 			return
 		}
-		result <- f()
+		err := f()
+		if switchTo(0, 0) == nil {
+			runtime.UnlockOSThread()
+		}
+		result <- err
 	}()
 	return <-result
 }
 
-// becomeUser changes this thread's user and group, for good.
-func becomeUser() error {
-	for _, c := range []struct {
-		name     string
-		nr, a, b uintptr
-	}{
-		{"setgroups", unix.SYS_SETGROUPS, 0, 0},
-		{"setresgid", unix.SYS_SETRESGID, groupID, groupID},
-		{"setresuid", unix.SYS_SETRESUID, userID, userID},
-	} {
-		// Raw: package syscall's own would change every thread.
-		if _, _, e := unix.RawSyscall(c.nr, c.a, c.b, c.a); e != 0 && (c.nr != unix.SYS_SETGROUPS) {
-			return fmt.Errorf("%s: %w", c.name, e)
+// switchTo changes this thread's effective ids. The calls are raw: package
+// syscall's own change every thread.
+func switchTo(uid, gid int) error {
+	const keep = ^uintptr(0)
+	set := func(nr uintptr, id int) error {
+		if _, _, e := unix.RawSyscall(nr, keep, uintptr(id), keep); e != 0 {
+			return fmt.Errorf("change identity: %w", e)
 		}
+		return nil
 	}
-	return nil
+	if uid == 0 { // the user first, for it carries the right to change the group
+		if err := set(unix.SYS_SETRESUID, uid); err != nil {
+			return err
+		}
+		return set(unix.SYS_SETRESGID, gid)
+	}
+	if err := set(unix.SYS_SETRESGID, gid); err != nil {
+		return err
+	}
+	return set(unix.SYS_SETRESUID, uid)
 }

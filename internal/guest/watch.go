@@ -98,9 +98,14 @@ func (w *watch) loop() {
 
 // round looks at everything once.
 func (w *watch) round() {
-	used := w.used() - w.baseline
-	over := used > w.b.limits.MemoryBytes
 	hits := w.hits()
+	w.mu.Lock()
+	lowest := int64(1 << 62)
+	for _, peak := range w.execs {
+		lowest = min(lowest, peak)
+	}
+	w.mu.Unlock()
+	used := w.usedAbove(lowest)
 	w.mu.Lock()
 	w.memory = max(used, 0)
 	execs := make([]*execution, 0, len(w.execs))
@@ -114,9 +119,23 @@ func (w *watch) round() {
 			e.hit(h)
 		}
 	}
-	if over {
+	if used > w.b.limits.MemoryBytes {
 		w.largest(execs)
 	}
+}
+
+// usedAbove is the memory in use, exact only when it is above the mark. A
+// kernel of the sandbox's own counts everything at once, but gives freed memory
+// back late; the processes' own sum counts shared memory more than once. The
+// truth is not above either.
+func (w *watch) usedAbove(mark int64) int64 {
+	used := w.used() - w.baseline
+	if !w.own || used <= mark {
+		return used
+	}
+	r := residentOf(userID, false)
+	scratch, _ := usedIn(scratchDir)
+	return min(used, r.bytes+scratch)
 }
 
 // largest ends the exec whose group uses most.
@@ -154,6 +173,10 @@ func (w *watch) hits() []string {
 		w.refused = n
 		hits = append(hits, workbench.LimitTasks)
 	}
+	// Without a counter of refusals, being at the limit has to do.
+	if w.b.nproc > 0 && residentOf(userID, false).tasks >= w.b.nproc-1 {
+		hits = append(hits, workbench.LimitTasks)
+	}
 	return hits
 }
 
@@ -187,7 +210,7 @@ func (w *watch) refusals() int64 {
 // used is the memory that user code uses, as far as the guest can see.
 func (w *watch) used() int64 {
 	if !w.own {
-		return residentOf(userID)
+		return residentOf(userID, true).bytes
 	}
 	raw, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
