@@ -1,0 +1,7 @@
+import time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(8)
+    os._exit(0)
+os.wait()

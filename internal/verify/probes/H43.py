@@ -1,0 +1,13 @@
+buf = ctypes.create_string_buffer(256)
+refused('mount tmpfs', 'mount', b'none\0', b'/tmp\0', b'tmpfs\0', 0, b'size=4k\0')
+refused('mount proc', 'mount', b'none\0', b'/mnt/files\0', b'proc\0', 0, 0)
+refused('bind', 'mount', b'/etc\0', b'/mnt/files\0', 0, 4096, 0)
+refused('remount / writable', 'mount', 0, b'/\0', 0, 0x1020, 0)
+for mask in (b'/proc\0', b'/proc/keys\0', b'/proc/timer_list\0', b'/proc/sys\0', b'/sys\0'):
+    refused('umount ' + mask[:-1].decode(), 'umount2', mask, 2, also=(errno.ENOENT,) )
+refused('pivot_root', 'pivot_root', b'/tmp\0', b'/tmp\0')
+refused('chroot', 'chroot', b'/tmp\0')
+refused('fsopen', 'fsopen', b'tmpfs\0', 0)
+refused('open_tree', 'open_tree', -100, b'/\0', 1)
+refused('move_mount', 'move_mount', -1, b'\0', -1, b'\0', 0)
+refused('mount_setattr', 'mount_setattr', -100, b'/\0', 0, buf, 32)

@@ -1,0 +1,5 @@
+refused('add_key', 'add_key', b'user\0', b'workbench-verify\0', b'x\0', 1, -2)
+refused('keyctl: id of the session keyring', 'keyctl', 0, -3, 1)
+refused('keyctl: new session keyring', 'keyctl', 1, 0)
+refused('keyctl: describe', 'keyctl', 6, -4, 0, 0)
+refused('request_key', 'request_key', b'user\0', b'workbench-verify-absent\0', 0, 0)

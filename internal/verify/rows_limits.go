@@ -1,0 +1,492 @@
+package verify
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+)
+
+// checkForkBomb: the bomb is refused at the limit, and nothing of it is left.
+func checkForkBomb(ctx context.Context, s *scene) finding {
+	b, err := s.session(ctx, limitsSession)
+	if err != nil {
+		return broke(err)
+	}
+	f := b.judge(ctx, "H01", nil)
+	if f.outcome != Proved {
+		return f
+	}
+	if left, err := b.settled(ctx); err != nil || left != 0 {
+		return failed("%d tasks are left after the run (%v)", left, err)
+	}
+	return f
+}
+
+// settled is the number of tasks of user code once the last run has ended.
+func (b *session) settled(ctx context.Context) (int, error) {
+	var tasks int
+	for range 100 {
+		groups, err := b.client.ListGroups(ctx)
+		if err != nil {
+			return 0, err
+		}
+		tasks = 0
+		for _, g := range groups {
+			tasks += max(1, g.Tasks)
+		}
+		if tasks == 0 {
+			return 0, nil
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return tasks, err
+		}
+	}
+	return tasks, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// checkMemoryBomb: the run ends for its memory, everything of it with it, and
+// the supervisor goes on.
+func checkMemoryBomb(probe string) func(context.Context, *scene) finding {
+	return func(ctx context.Context, s *scene) finding {
+		b, err := s.session(ctx, limitsSession)
+		if err != nil {
+			return broke(err)
+		}
+		r, err := b.probeRequest(probe, nil)
+		if err != nil {
+			return broke(err)
+		}
+		out, err := b.exec(ctx, r)
+		if err != nil {
+			return broke(fmt.Errorf("%w (%s)", err, b.fate(ctx)))
+		}
+		if v, err := out.verdict(); err == nil {
+			return failed("%s", v.Why)
+		}
+		if out.Reason != workbench.ReasonOutOfMemory {
+			return failed("it ended with exit %d %s, reason %q: %s", out.ExitCode, out.Signal, out.Reason, lastBytes(out.stderr, 300))
+		}
+		if err := b.alive(ctx); err != nil {
+			return failed("%v", err)
+		}
+		if left, err := b.settled(ctx); err != nil || left != 0 {
+			return failed("%d tasks are left after the run (%v)", left, err)
+		}
+		return b.withinBound(ctx, "ended as out_of_memory after %.1f s with all its processes; the supervisor lives", out.took.Seconds())
+	}
+}
+
+// fate says how a sandbox ended, for a finding.
+func (b *session) fate(ctx context.Context) string {
+	select {
+	case <-b.box.Done():
+		exit := b.box.Exit()
+		return fmt.Sprintf("the sandbox ended: %s %s", exit.Reason, exit.Detail)
+	case <-time.After(2 * time.Second):
+		return "the sandbox has not ended"
+	case <-ctx.Done():
+		return "no time was left"
+	}
+}
+
+// withinBound proves what it is told unless the host saw the sandbox beyond its
+// bound on memory.
+func (b *session) withinBound(ctx context.Context, format string, args ...any) finding {
+	stats, err := b.box.Stats(ctx)
+	if err != nil {
+		return broke(err)
+	}
+	if stats.MemoryPeakBytes > stats.MemoryLimit && stats.MemoryLimit > 0 {
+		return failed("the host saw %d MiB in a sandbox of %d MiB", stats.MemoryPeakBytes>>20, stats.MemoryLimit>>20)
+	}
+	return proved(format, args...)
+}
+
+// checkKernelMemory: buffers that the kernel holds for code count like its own
+// memory. Whatever ends it, the sandbox's bound is not passed.
+func checkKernelMemory(ctx context.Context, s *scene) finding {
+	b, err := s.session(ctx, limitsSession)
+	if err != nil {
+		return broke(err)
+	}
+	target := int64(700 << 20)
+	r, err := b.probeRequest("H06", map[string]any{"target": target})
+	if err != nil {
+		return broke(err)
+	}
+	before := availableMemory()
+	out, err := b.exec(ctx, r)
+	if err == nil {
+		if v, verdictErr := out.verdict(); verdictErr == nil {
+			if !v.OK {
+				return failed("%s", v.Why)
+			}
+			return b.withinBound(ctx, "%s, then refused", v.Why)
+		}
+		if out.Reason != workbench.ReasonOutOfMemory && out.Signal == "" && out.ExitCode == 0 {
+			return errorf("the probe gave no verdict: %s", lastBytes(out.stderr, 300))
+		}
+		return b.withinBound(ctx, "charged to the run, which ended by %s %s", out.Reason, out.Signal)
+	}
+	// The sandbox itself may be what the host ended.
+	select {
+	case <-b.box.Done():
+	case <-time.After(10 * time.Second):
+		return errorf("the run gave no answer: %v", err)
+	}
+	exit := b.box.Exit()
+	if exit.Reason != sandbox.ExitOutOfMemory {
+		return failed("the sandbox ended by %s: %s", exit.Reason, exit.Detail)
+	}
+	if exit.Last.MemoryPeakBytes > exit.Last.MemoryLimit {
+		return failed("the host saw %d MiB in a sandbox of %d MiB", exit.Last.MemoryPeakBytes>>20, exit.Last.MemoryLimit>>20)
+	}
+	if lost := before - availableMemory(); before > 0 && lost > target {
+		return failed("the host has %d MiB less", lost>>20)
+	}
+	return proved("charged to the sandbox, which the host ended at its bound of %d MiB", exit.Last.MemoryLimit>>20)
+}
+
+// checkHog: processes on every core get no more than the promised share, and
+// the wall limit ends them.
+func checkHog(pin bool) func(context.Context, *scene) finding {
+	return func(ctx context.Context, s *scene) finding {
+		return s.storm(ctx, "H09", map[string]any{"seconds": 4, "pin": pin}, "spinning")
+	}
+}
+
+func checkTimerStorm(ctx context.Context, s *scene) finding {
+	return s.storm(ctx, "H12", map[string]any{"seconds": 4}, "storming")
+}
+
+// storm runs a probe that wants all the CPU there is in a sandbox of slowCPUs,
+// measures what it got, and how late the host's own timers are meanwhile.
+func (s *scene) storm(ctx context.Context, probe string, params map[string]any, word string) finding {
+	b, err := s.session(ctx, slowSession)
+	if err != nil {
+		return broke(err)
+	}
+	r, err := b.probeRequest(probe, params)
+	if err != nil {
+		return broke(err)
+	}
+	r.Timeout, r.Grace = 3*time.Second, 100*time.Millisecond
+	run, err := b.begin(ctx, r)
+	if err != nil {
+		return broke(err)
+	}
+	if err := run.hears(ctx, word); err != nil {
+		return broke(err)
+	}
+	const window = 1500 * time.Millisecond
+	before, began := mustStats(ctx, b), time.Now()
+	late := lateness(ctx, window)
+	after, took := mustStats(ctx, b), time.Since(began)
+	out, err := run.wait(ctx)
+	if err != nil {
+		return broke(err)
+	}
+	share := (after.CPU - before.CPU).Seconds() / took.Seconds()
+	// Quotas are dealt out in periods of 100 ms: one more may fall in.
+	if most := slowCPUs * (1 + 0.15/took.Seconds()) * 1.05; share > most {
+		return failed("it used %.2f CPUs of %.2f", share, slowCPUs)
+	}
+	if share < slowCPUs/10 {
+		return errorf("it used only %.2f CPUs: nothing was tried", share)
+	}
+	if v, err := out.verdict(); err == nil {
+		return failed("%s", v.Why)
+	}
+	if out.Reason != workbench.ReasonTimeout {
+		return failed("it ended by %q, exit %d: %s", out.Reason, out.ExitCode, lastBytes(out.stderr, 300))
+	}
+	if late > 250*time.Millisecond {
+		return failed("timers of the host were up to %v late", late)
+	}
+	return proved("%.2f CPUs of %.2f used on %d cores; ended by the wall limit; the host's timers at most %v late (p99)", share, slowCPUs, runtime.NumCPU(), late.Round(100*time.Microsecond))
+}
+
+func mustStats(ctx context.Context, b *session) sandbox.Stats {
+	stats, err := b.box.Stats(ctx)
+	if err != nil {
+		return sandbox.Stats{CPU: -1}
+	}
+	return stats
+}
+
+// lateness is how late this process's timers fire, at the 99th percentile.
+func lateness(ctx context.Context, during time.Duration) time.Duration {
+	var late []time.Duration
+	for end := time.Now().Add(during); time.Now().Before(end); {
+		began := time.Now()
+		if sleep(ctx, 2*time.Millisecond) != nil {
+			break
+		}
+		late = append(late, time.Since(began)-2*time.Millisecond)
+	}
+	if len(late) == 0 {
+		return 0
+	}
+	slices.Sort(late)
+	return late[len(late)*99/100]
+}
+
+// checkPriority: whatever the calls answer, no thread on the host is favoured.
+func checkPriority(ctx context.Context, s *scene) finding {
+	b, err := s.session(ctx, mainSession)
+	if err != nil {
+		return broke(err)
+	}
+	r, err := b.probeRequest("H10", nil)
+	if err != nil {
+		return broke(err)
+	}
+	run, err := b.begin(ctx, r)
+	if err != nil {
+		return broke(err)
+	}
+	if err := run.hears(ctx, "holding"); err != nil {
+		return broke(err)
+	}
+	threads, favoured, err := s.favoured(b)
+	out, waitErr := run.wait(ctx)
+	if err := errors.Join(err, waitErr); err != nil {
+		return broke(err)
+	}
+	v, err := out.verdict()
+	if err != nil {
+		return broke(err)
+	}
+	if len(favoured) > 0 {
+		return failed("on the host: %s", favoured[0])
+	}
+	if threads == 0 {
+		return errorf("the host sees no thread of the sandbox")
+	}
+	return proved("%s; on the host all %d threads have the ordinary policy and no better priority", v.Why, threads)
+}
+
+// checkDiskFill: the limits answer, and nothing was written to the host's disk.
+func checkDiskFill(ctx context.Context, s *scene) finding {
+	b, err := s.session(ctx, limitsSession)
+	if err != nil {
+		return broke(err)
+	}
+	before := diskUse(s.stateDir) + diskUse(s.rootfs())
+	f := b.judge(ctx, "H13", nil)
+	if after := diskUse(s.stateDir) + diskUse(s.rootfs()); f.outcome == Proved && after > before+(1<<20) {
+		return failed("the sandbox's files on the host grew by %d KiB", (after-before)>>10)
+	}
+	return f
+}
+
+// checkWideTree: the limit holds, and the host's look at what is there takes a
+// bounded time, as does its end.
+func checkWideTree(ctx context.Context, s *scene) finding {
+	b, err := s.start(ctx, s.class())
+	if err != nil {
+		return broke(err)
+	}
+	defer b.end(context.WithoutCancel(ctx))
+	v, _, err := b.probe(ctx, "H17", nil)
+	if err != nil {
+		return broke(err)
+	}
+	began := time.Now()
+	promised := s.promised().WorkspaceFiles
+	var sink countingSink
+	scan, err := b.client.Scan(ctx, guestwire.ScanRequest{MaxEntries: 4 * promised}, &sink)
+	if err != nil {
+		return failed("the tree cannot be listed: %v", err)
+	}
+	listed := time.Since(began)
+	if scan.Entries > promised {
+		return failed("the tree has %d entries, more than %d", scan.Entries, promised)
+	}
+	if listed > 20*time.Second {
+		return failed("listing %d entries took %v", scan.Entries, listed)
+	}
+	began = time.Now()
+	if err := b.end(ctx); err != nil {
+		return failed("the sandbox cannot be removed: %v", err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		return failed("removing it took %v", took)
+	}
+	return proved("%s; %d entries listed in %.1f s, removed in %.1f s", v.Why, scan.Entries, listed.Seconds(), time.Since(began).Seconds())
+}
+
+// checkFlood: output is cut at the cap and counted, and this process does not
+// grow by it.
+func checkFlood(ctx context.Context, s *scene) finding {
+	b, err := s.session(ctx, limitsSession)
+	if err != nil {
+		return broke(err)
+	}
+	limit := s.promised().OutputBytes
+	const written = 48 << 20
+	before := ownMemory()
+	out, err := b.exec(ctx, guestwire.ExecRequest{
+		Argv:        []string{"/usr/bin/python3", "-I", "-S", "-c", fmt.Sprintf("import os\nb=b'x'*65536\nfor _ in range(%d): os.write(1, b)", written>>16)},
+		OutputBytes: limit, Timeout: 40 * time.Second,
+	})
+	if err != nil {
+		return broke(err)
+	}
+	if out.ExitCode != 0 {
+		return errorf("the flood ended with %d %s", out.ExitCode, lastBytes(out.stderr, 200))
+	}
+	if int64(len(out.stdout)) > limit {
+		return failed("%d bytes came through a cap of %d", len(out.stdout), limit)
+	}
+	if int64(len(out.stdout)) != limit || out.Total.Stdout != written || !slices.Contains(out.LimitsHit, workbench.LimitOutput) {
+		return failed("%d bytes forwarded, %d counted, limits %v; want %d, %d and the limit named", len(out.stdout), out.Total.Stdout, out.LimitsHit, limit, written)
+	}
+	if grown := ownMemory() - before; grown > 16<<20 {
+		return failed("this process grew by %d MiB", grown>>20)
+	}
+	return proved("%d MiB written, cut at %d bytes, counted exactly, limit named; memory flat", written>>20, limit)
+}
+
+// checkBinaryFlood: bytes that are no text and have no lines arrive exactly.
+func checkBinaryFlood(ctx context.Context, s *scene) finding {
+	b, err := s.session(ctx, limitsSession)
+	if err != nil {
+		return broke(err)
+	}
+	const blocks = 12
+	r, err := b.probeRequest("H20", map[string]any{"blocks": blocks})
+	if err != nil {
+		return broke(err)
+	}
+	out, err := b.exec(ctx, r)
+	if err != nil {
+		return broke(err)
+	}
+	v, err := out.verdict()
+	if err != nil && out.ExitCode == 0 {
+		return failed("the end of the output is missing: %d bytes", len(out.stdout))
+	}
+	if err != nil {
+		return broke(err)
+	}
+	var want struct{ Stdout, Stderr string }
+	if err := json.Unmarshal(v.Data, &want); err != nil {
+		return broke(err)
+	}
+	const perOut, perErr = 61_001, 7_919
+	if len(out.stdout) < blocks*perOut || len(out.stderr) != blocks*perErr {
+		return failed("%d and %d bytes arrived; want at least %d and exactly %d", len(out.stdout), len(out.stderr), blocks*perOut, blocks*perErr)
+	}
+	if got := digest(out.stdout[:blocks*perOut]); got != want.Stdout {
+		return failed("stdout arrived changed")
+	}
+	if got := digest(out.stderr); got != want.Stderr {
+		return failed("stderr arrived changed")
+	}
+	if out.Total.Stdout != int64(len(out.stdout)) || out.Total.Stderr != int64(len(out.stderr)) {
+		return failed("%+v counted, %d and %d arrived", out.Total, len(out.stdout), len(out.stderr))
+	}
+	return proved("%d and %d random bytes arrived unchanged and counted", blocks*perOut, blocks*perErr)
+}
+
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// checkSleeper: a run past its wall time ends as timed out; a bad limit is
+// refused.
+func checkSleeper(ctx context.Context, s *scene) finding {
+	b, err := s.session(ctx, limitsSession)
+	if err != nil {
+		return broke(err)
+	}
+	if _, err := b.client.Exec(ctx, guestwire.ExecRequest{ID: "bad", Group: "bad", Argv: []string{"/bin/true"}, Timeout: -time.Second}, &capture{}); err == nil {
+		return failed("a wall time of -1 s was accepted")
+	}
+	return b.outlasts(ctx, "H24", "asleep", time.Second)
+}
+
+// checkDeaf: a run that blocks every signal, and a process of it that stopped
+// itself, are killed after the grace.
+func checkDeaf(ctx context.Context, s *scene) finding {
+	b, err := s.session(ctx, limitsSession)
+	if err != nil {
+		return broke(err)
+	}
+	return b.outlasts(ctx, "H25", "deaf", time.Second)
+}
+
+// outlasts runs a probe that would go on for 5 s past a wall limit of 1 s.
+func (b *session) outlasts(ctx context.Context, probe, word string, limit time.Duration) finding {
+	r, err := b.probeRequest(probe, map[string]any{"seconds": 5})
+	if err != nil {
+		return broke(err)
+	}
+	r.Timeout, r.Grace = limit, 300*time.Millisecond
+	run, err := b.begin(ctx, r)
+	if err != nil {
+		return broke(err)
+	}
+	if err := run.hears(ctx, word); err != nil {
+		return broke(err)
+	}
+	out, err := run.wait(ctx)
+	if err != nil {
+		return broke(err)
+	}
+	if v, err := out.verdict(); err == nil {
+		return failed("%s", v.Why)
+	}
+	if out.Reason != workbench.ReasonTimeout {
+		return failed("it ended by %q, exit %d %s", out.Reason, out.ExitCode, out.Signal)
+	}
+	if out.Duration > limit+2500*time.Millisecond {
+		return failed("it ended only after %v", out.Duration)
+	}
+	if left, err := b.settled(ctx); err != nil || left != 0 {
+		return failed("%d tasks are left (%v)", left, err)
+	}
+	return proved("ended as timeout after %.1f s, with all its processes", out.Duration.Seconds())
+}
+
+// checkHeldStdout: a detached child that keeps the pipe does not hold the run.
+func checkHeldStdout(ctx context.Context, s *scene) finding {
+	b, err := s.session(ctx, limitsSession)
+	if err != nil {
+		return broke(err)
+	}
+	_, out, err := b.probe(ctx, "H29", nil)
+	if err != nil {
+		return broke(err)
+	}
+	if out.took > 5*time.Second {
+		return failed("the run took %.1f s, as long as the child that holds its output", out.took.Seconds())
+	}
+	if left, err := b.settled(ctx); err != nil || left != 0 {
+		return failed("%d tasks are left (%v)", left, err)
+	}
+	return proved("the run ended after %.1f s with its main process; the child that held its output is gone", out.took.Seconds())
+}
