@@ -55,10 +55,11 @@ func (t *tx) lockHeld(which, id, what string, epoch, generation int64) (held, er
 }
 
 // AcquireLease makes the engine the session's owner for ttl and returns the
-// epoch it acts under. An own lease is prolonged and keeps its epoch; a free
-// or expired one is taken and its epoch grows. conflict while another
-// engine's lease lives; not_found; an ended session still has leases, so that
-// its last runs can be settled.
+// epoch it acts under. An own lease keeps its epoch and is prolonged when less
+// than half of ttl is left; a free or expired one is taken and its epoch grows.
+// An ended session still has leases, so that its last runs can be settled.
+//
+// Errors: not_found, conflict while another engine's lease lives.
 func (db *DB) AcquireLease(ctx context.Context, sessionID, engineID string, ttl time.Duration) (int64, error) {
 	var epoch int64
 	err := db.write(ctx, "lease", func(t *tx) error {
@@ -75,6 +76,9 @@ func (db *DB) AcquireLease(ctx context.Context, sessionID, engineID string, ttl 
 		live := owner != "" && expires > now
 		if live && owner != engineID {
 			return workbench.E(workbench.CodeConflict, "another engine owns the session")
+		}
+		if live && expires-now > ttl.Microseconds()/2 {
+			return nil // long enough: an own lease costs no write
 		}
 		previous := ""
 		if !live {

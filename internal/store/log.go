@@ -28,7 +28,7 @@ func statusMeta(s workbench.Status, r workbench.Reason) json.RawMessage {
 
 func (t *tx) insertEntry(e workbench.LogEntry) error {
 	_, err := t.exec("INSERT INTO run_log (run_id, seq, kind, stream, position, length, data, meta, at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-		e.RunID, e.Seq, string(e.Kind), string(e.Stream), e.Offset, e.Length, e.Data, string(e.Meta), micros(e.At))
+		e.RunID, e.Seq, string(e.Kind), string(e.Stream), e.Offset, e.Length, e.Data, plain(string(e.Meta)), micros(e.At))
 	return err
 }
 

@@ -39,15 +39,11 @@ func (db *DB) CreateSession(ctx context.Context, p workbench.Principal, s workbe
 	if err := mayCreate(p, s.Owner()); err != nil {
 		return err
 	}
-	labels := s.Labels
-	if labels == nil {
-		labels = map[string]string{}
-	}
 	return db.write(ctx, "create_session", func(t *tx) error {
 		if _, err := t.exec(`INSERT INTO sessions (id, project_id, tenant_id, user_id, group_id, key_id, kind, agent, labels, state, generation,
 			revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
-			s.ID, s.ProjectID, s.TenantID, s.UserID, s.GroupID, s.KeyID, string(s.Kind), s.Agent, toJSON(labels), string(workbench.SessionActive),
+			s.ID, s.ProjectID, s.TenantID, s.UserID, s.GroupID, s.KeyID, string(s.Kind), s.Agent, labelsJSON(s.Labels), string(workbench.SessionActive),
 			s.Generation, r.Number, s.Size, toJSON(s.Limits), toJSON(list(s.Tools)), toJSON(list(s.Aliases)), s.Image, s.Driver, s.Isolation,
 			micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt)); err != nil {
 			return err
@@ -56,6 +52,16 @@ func (db *DB) CreateSession(ctx context.Context, p workbench.Principal, s workbe
 		r.SessionID = s.ID
 		return t.insertRevision(r)
 	})
+}
+
+// labelsJSON writes labels so that a filter can search them on every database:
+// PostgreSQL's JSON operators fail on an escaped NUL.
+func labelsJSON(labels map[string]string) string {
+	clean := make(map[string]string, len(labels))
+	for k, v := range labels {
+		clean[plain(k)] = plain(v)
+	}
+	return toJSON(clean)
 }
 
 func (t *tx) insertRevision(r workbench.Revision) error {
@@ -92,9 +98,9 @@ func (db *DB) ListSessions(ctx context.Context, p workbench.Principal, f workben
 	}
 	for _, k := range sortedKeys(f.Label) {
 		if db.dialect == SQLite {
-			q.add(" AND EXISTS (SELECT 1 FROM json_each(s.labels) AS label WHERE label.key = ? AND label.value = ?)", k, f.Label[k])
+			q.add(" AND EXISTS (SELECT 1 FROM json_each(s.labels) AS label WHERE label.key = ? AND label.value = ?)", plain(k), plain(f.Label[k]))
 		} else {
-			q.add(" AND s.labels::jsonb ->> ?::text = ?::text", k, f.Label[k])
+			q.add(" AND s.labels::jsonb ->> ?::text = ?::text", plain(k), plain(f.Label[k]))
 		}
 	}
 	l.newest(q, "s.id")
@@ -167,7 +173,7 @@ func (db *DB) AddRevision(ctx context.Context, p workbench.Principal, r workbenc
 		}
 		t.notify(SessionTopic(s.ID))
 		_, err = t.exec(`UPDATE sessions SET revision = $2, agent = $3, tools = $4, aliases = $5, limits = $6, size = $7, labels = $8, active_at = $9
-			WHERE id = $1`, s.ID, s.Revision, s.Agent, toJSON(s.Tools), toJSON(s.Aliases), toJSON(s.Limits), s.Size, toJSON(s.Labels), micros(s.ActiveAt))
+			WHERE id = $1`, s.ID, s.Revision, s.Agent, toJSON(s.Tools), toJSON(s.Aliases), toJSON(s.Limits), s.Size, labelsJSON(s.Labels), micros(s.ActiveAt))
 		return err
 	})
 	return s, err

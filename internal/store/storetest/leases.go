@@ -25,9 +25,16 @@ func testLeases(t *testing.T, open Open) {
 	})
 	t.Run("the owner keeps its epoch, another one's takeover fences it", func(t *testing.T) {
 		w := mustWorld(t, open)
-		_, r, epoch := w.mustOut(w.ann)
-		s := w.mustRead(r.SessionID)
-		again, err := w.AcquireLease(ctx(t), s.ID, engine, 300*time.Millisecond)
+		s := w.mustSession(w.ann)
+		epoch, err := w.AcquireLease(ctx(t), s.ID, engine, 10*time.Millisecond)
+		want(t, err, "")
+		r := w.mustAdmit(w.ann, s.ID)
+		waitFor(t, func() bool { // prolonged before or taken anew after it ran out
+			epoch, err = w.AcquireLease(ctx(t), s.ID, engine, 3*time.Second)
+			return err == nil
+		})
+		w.mustDispatch(r, epoch)
+		again, err := w.AcquireLease(ctx(t), s.ID, engine, 3*time.Second)
 		want(t, err, "")
 		equal(t, "epoch", again, epoch)
 		_, err = w.AcquireLease(ctx(t), s.ID, "eng_two", time.Minute)
@@ -118,12 +125,12 @@ func testLeases(t *testing.T, open Open) {
 // waitFor polls a condition that only the database's clock brings about.
 func waitFor(t testing.TB, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if done() {
 			return
 		}
 	}
-	t.Fatal("it did not come about in ten seconds")
+	t.Fatal("it did not come about in half a minute")
 }
 
 func testEngines(t *testing.T, open Open) {
