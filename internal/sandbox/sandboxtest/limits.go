@@ -9,6 +9,7 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox"
 )
 
 // limits meets every limit of SPEC A10 in one session, which stays usable.
@@ -23,6 +24,7 @@ func (s Suite) limits(t *testing.T) {
 		test func(t *testing.T, box *Session)
 	}{
 		{"memory of one process", oneEater},
+		{"memory, while workspace and scratch are full", eaterWithFullDisks},
 		{"memory of many small processes is summed", manyEaters},
 		{"processes", processes},
 		{"threads", threads},
@@ -49,6 +51,58 @@ func (s Suite) limits(t *testing.T) {
 	}
 }
 
+// kernelMemory is H06: what code makes the kernel hold for it is charged to the
+// sandbox. If that is more than the guest can see, the host ends the sandbox and
+// says why.
+func (s Suite) kernelMemory(t *testing.T) {
+	d, _ := s.MustOpen(t)
+	box := MustBind(t, d, Standard(s.Image))
+	request := guestwire.ExecRequest{ID: "pipes", Group: "pipes", Language: workbench.Python, Timeout: 20 * time.Second, OutputBytes: 1 << 10, Source: []byte(`
+import os, socket, time
+for _ in range(50):
+    if os.fork() == 0:
+        held = []
+        try:
+            while True:
+                a, b = socket.socketpair()
+                a.setblocking(False)
+                held.append((a, b))
+                while True:
+                    try:
+                        a.send(b'\x01' * 65536)
+                    except BlockingIOError:
+                        break
+        except OSError:
+            pass
+        time.sleep(20)
+        os._exit(0)
+time.sleep(20)
+`)}
+	x, err := box.Client.Exec(t.Context(), request, &capture{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := x.Wait(t.Context())
+	stats, statsErr := box.Sandbox.Stats(t.Context())
+	if statsErr != nil || stats.MemoryPeakBytes > stats.MemoryLimit+1<<20 {
+		t.Errorf("peak %d above the bound %d (%v)", stats.MemoryPeakBytes, stats.MemoryLimit, statsErr)
+	}
+	if err == nil {
+		t.Logf("the run ended: %q after %v, peak %d MiB of %d", result.Reason, result.Duration, stats.MemoryPeakBytes>>20, stats.MemoryLimit>>20)
+		box.MustStillWork(t)
+		return
+	}
+	select {
+	case <-box.Sandbox.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatalf("the connection ended (%v) and the sandbox has not", err)
+	}
+	if exit := box.Sandbox.Exit(); exit.Reason != sandbox.ExitOutOfMemory {
+		t.Errorf("the sandbox ended as %+v, want out_of_memory", exit)
+	}
+	t.Logf("the sandbox ended as out_of_memory, peak %d MiB", stats.MemoryPeakBytes>>20)
+}
+
 // mustHit fails unless the run failed for that reason, with that limit listed.
 func mustHit(t *testing.T, out Outcome, reason workbench.Reason, limit string) {
 	t.Helper()
@@ -66,6 +120,15 @@ func oneEater(t *testing.T, box *Session) {
 	if out.Stdout != "before\n" {
 		t.Errorf("printed %q, want what came before the limit", out.Stdout)
 	}
+}
+
+// eaterWithFullDisks leaves the host's bound no slack but the runtime's own: the
+// guest must still come first.
+func eaterWithFullDisks(t *testing.T, box *Session) {
+	box.MustPrint(t, fill+"print(fill('big'), fill('/tmp/big'))")
+	out := box.MustPython(t, "x = b'\\x01' * 2_000_000_000")
+	mustHit(t, out, workbench.ReasonOutOfMemory, workbench.LimitMemory)
+	box.MustPrint(t, "import os\nos.unlink('big'); os.unlink('/tmp/big'); print(1)")
 }
 
 func manyEaters(t *testing.T, box *Session) {

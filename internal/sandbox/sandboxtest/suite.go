@@ -28,6 +28,7 @@ type Suite struct {
 func Run(t *testing.T, s Suite) {
 	t.Run("life", s.life)
 	t.Run("limits", s.limits)
+	t.Run("memory that the kernel holds for code", s.kernelMemory)
 	t.Run("isolation", s.isolation)
 }
 
