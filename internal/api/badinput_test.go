@@ -105,7 +105,7 @@ func badRequests(session, run, file string) []badRequest {
 		post("a tool as a number", sessions, `{"tools":[1]}`, 400, "invalid_request", "tools[0]"),
 		post("ttl 0", sessions, `{"ttlMs":0}`, 400, "limit_out_of_range", "ttlMs"),
 		post("ttl over 8 days", sessions, `{"ttlMs":691200001}`, 400, "limit_out_of_range", "ttlMs"),
-		post("size unknown", sessions, `{"size":"giant"}`, 400, "size_unavailable", "size"),
+		post("size unknown", sessions, `{"size":"giant"}`, 400, "invalid_request", "size"),
 		post("sizes that differ", sessions, `{"size":"standard","sandboxSize":"large"}`, 400, "invalid_request", "sandboxSize"),
 		post("a limit raised", sessions, `{"limits":{"memoryBytes":1073741824}}`, 400, "limit_out_of_range", "limits.memoryBytes"),
 		post("a limit of 0", sessions, `{"limits":{"tasks":0}}`, 400, "limit_out_of_range", "limits.tasks"),

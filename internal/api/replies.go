@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/artifact"
 )
 
 // SessionList is a page of things that belong to one session.
@@ -104,7 +105,7 @@ func wholeRun(r workbench.Run) workbench.Run {
 
 func wholeArtifact(a workbench.Artifact) workbench.Artifact {
 	a.DerivedFrom, a.Dependencies = whole(a.DerivedFrom), whole(a.Dependencies)
-	a.DownloadPath = base + "/artifacts/" + a.ID + "/content"
+	a.DownloadPath = artifact.DownloadPath(a.ID)
 	return a
 }
 

@@ -42,7 +42,7 @@ func (e *standIn) CreateSession(ctx context.Context, p workbench.Principal, r wo
 		return workbench.Session{}, err
 	}
 	if r.Size != "" && r.Size != "standard" {
-		return workbench.Session{}, workbench.E(workbench.CodeSizeUnavailable, "no such size").WithField("size")
+		return workbench.Session{}, workbench.E(workbench.CodeInvalidRequest, "size must be standard").WithField("size")
 	}
 	ttl := r.TTL
 	if ttl == 0 {

@@ -70,9 +70,10 @@ var (
 	asZoe = []string{identity.TenantHeader, "acme", identity.EndUserHeader, "zoe"}
 )
 
-func mustStage(t *testing.T) *stage {
+func mustStage(t *testing.T) *stage { return newStage(t, MustWorld(t)) }
+
+func newStage(t *testing.T, w *world) *stage {
 	t.Helper()
-	w := MustWorld(t)
 	s := &stage{w: w, secrets: map[string]string{}, headers: map[string][]string{"embedded as owner": asAda, "embedded as other": asZoe},
 		dead: map[string]string{"no key": "", "not a key": "wbk_d_" + strings.Repeat("0", 52)}, contentOfRun: "CANARY-OUTPUT", contentOfFile: "CANARY-FILE"}
 	key := func(r identity.KeyRequest) string { _, secret := w.MustKey(r); return secret }
@@ -98,11 +99,13 @@ func mustStage(t *testing.T) *stage {
 		t.Fatalf("revoking: %v", err)
 	}
 	s.dead["revoked"] = secret
-	ends := w.clock.Now().Add(time.Second)
-	expiring := ada
-	expiring.ExpiresAt = &ends
-	s.dead["expired"] = key(expiring)
-	w.clock.Advance(time.Second)
+	if !w.clock.real {
+		ends := w.clock.Now().Add(time.Second)
+		expiring := ada
+		expiring.ExpiresAt = &ends
+		s.dead["expired"] = key(expiring)
+		w.clock.Advance(time.Second)
+	}
 	s.elsewhere = w.MustSession(s.secrets["owner"])
 	return s
 }
@@ -113,10 +116,14 @@ func (s *stage) set(t *testing.T) {
 	owner := s.secrets["owner"]
 	s.session = s.w.MustSession(owner)
 	s.file = s.w.MustUpload(owner, s.session, "input.txt", s.contentOfFile)
-	s.run = s.w.MustSubmit(owner, s.session)
-	r := s.w.engine.MustStart(t, s.run)
-	r.Write(workbench.Stdout, s.contentOfRun)
-	r.End()
+	if s.w.clock.real {
+		s.run = s.runForReal(t)
+	} else {
+		s.run = s.w.MustSubmit(owner, s.session)
+		r := s.w.engine.MustStart(t, s.run)
+		r.Write(workbench.Stdout, s.contentOfRun)
+		r.End()
+	}
 	victim, _ := s.w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada"})
 	s.victim = victim.ID
 	for name, session := range map[string]string{"narrowed here": s.session, "narrowed elsewhere": s.elsewhere} {

@@ -41,17 +41,29 @@ type world struct {
 	checker *apitest.Checker
 	log     *syncBuffer
 	clock   *clock
+	parts   parts
+}
+
+// parts is what an engine is made of besides its driver.
+type parts struct {
+	sealer *seal.Sealer
+	blobs  *blob.Disk
+	files  *artifact.Service
 }
 
 // clock is the time of a test.
 type clock struct {
-	mu  sync.Mutex
-	now time.Time
+	mu   sync.Mutex
+	now  time.Time
+	real bool
 }
 
 func (c *clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.real {
+		return time.Now()
+	}
 	return c.now
 }
 
@@ -82,7 +94,14 @@ func (b *syncBuffer) String() string {
 // options.
 func MustWorld(t testing.TB, change ...func(*api.Options)) *world {
 	t.Helper()
-	c := &clock{now: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)}
+	w := mustParts(t, &clock{now: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)})
+	w.serve(w.engine, change...)
+	return w
+}
+
+// mustParts is a world whose server does not run yet.
+func mustParts(t testing.TB, c *clock) *world {
+	t.Helper()
 	db, err := store.Open(context.Background(), "sqlite:"+filepath.Join(t.TempDir(), "w.db"), store.Options{Clock: c.Now})
 	if err != nil {
 		t.Fatalf("opening the store: %v", err)
@@ -96,21 +115,26 @@ func MustWorld(t testing.TB, change ...func(*api.Options)) *world {
 	if err != nil {
 		t.Fatalf("opening the blobs: %v", err)
 	}
-	files := artifact.New(blobs, seal.New(masters, db), db, artifact.WithClock(c.Now))
-	w := &world{t: t, db: db, engine: newStandIn(db, c.Now), ids: identity.New(db, c.Now), log: &syncBuffer{}, clock: c}
+	sealer := seal.New(masters, db)
+	files := artifact.New(blobs, sealer, db, artifact.WithClock(c.Now))
+	return &world{t: t, db: db, engine: newStandIn(db, c.Now), ids: identity.New(db, c.Now), log: &syncBuffer{}, clock: c, parts: parts{sealer, blobs, files}}
+}
+
+// serve starts the server over an engine.
+func (w *world) serve(e api.Engine, change ...func(*api.Options)) {
+	w.t.Helper()
 	o := api.Options{
-		Engine: w.engine, Artifacts: files, Identity: w.ids, Audit: db, Metrics: telemetry.NewMetrics(), Clock: c.Now,
+		Engine: e, Artifacts: w.parts.files, Identity: w.ids, Audit: w.db, Metrics: telemetry.NewMetrics(), Clock: w.clock.Now,
 		Log: telemetry.NewLogger(w.log, telemetry.LogJSON, slog.LevelDebug), Heartbeat: 50 * time.Millisecond, MaxUploadBytes: 16 << 20,
 	}
 	for _, f := range change {
 		f(&o)
 	}
-	w.checker = apitest.Checked(t, api.Document(""), api.New(o))
+	w.checker = apitest.Checked(w.t, api.Document(""), api.New(o))
 	w.server = httptest.NewUnstartedServer(w.checker)
 	w.server.Config = api.HTTPServer(w.checker, slog.New(slog.DiscardHandler))
 	w.server.Start()
-	t.Cleanup(w.server.Close)
-	return w
+	w.t.Cleanup(w.server.Close)
 }
 
 // MustKey makes a key in a project and returns it with its secret.
