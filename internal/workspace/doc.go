@@ -36,5 +36,5 @@
 // A commit that changes nothing writes nothing.
 //
 // A manifest is the difference to an earlier one, or to the empty tree. A chain
-// of differences ends after 32, or when they outweigh half the tree.
+// of differences ends after 256, or when they outweigh half the tree.
 package workspace

@@ -28,7 +28,7 @@ const (
 	gone            = '-'
 
 	// maxChain bounds how many manifests are read for one tree.
-	maxChain = 32
+	maxChain = 256
 	// alwaysFull is the number of entries up to which manifests stand alone.
 	alwaysFull = 64
 )
