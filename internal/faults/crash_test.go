@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -203,38 +204,74 @@ func (w *world) checkNothingLeft() {
 }
 
 // Every failpoint that the scenario passes, at its first hits, once: the server
-// is killed there, started again, and the clients go on.
+// is killed there, started again, and the clients go on. Failpoints that only a
+// new directory passes are tried on one.
 func TestKillAtEveryFailpoint(t *testing.T) {
 	w := mustWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	w.mustKey(ctx)
 	if err := w.scenario(ctx, "dry"); err != nil {
 		t.Fatalf("the scenario does not even run without faults: %v\n%s", err, w.log())
 	}
 	hits := w.mustHits()
-	w.stop()
 	depth := 1
 	if os.Getenv("WORKBENCH_SOAK") != "" {
 		depth = 4
 	}
-	names := make([]string, 0, len(hits))
-	for name := range hits {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	if len(names) < 15 {
+	names := slices.Sorted(maps.Keys(hits))
+	if len(names) < 40 {
 		t.Fatalf("the scenario passes only %d failpoints: %v", len(names), names)
 	}
+	killed := 0
 	for _, name := range names {
 		for n := 1; n <= min(depth, hits[name]); n++ {
-			t.Run(name+"@"+strconv.Itoa(n), func(t *testing.T) { killAt(t, w.key, w, name, n) })
+			t.Run(name+"@"+strconv.Itoa(n), func(t *testing.T) {
+				at := fmt.Sprintf("%s=exit@%d", name, n)
+				old := w.on(t)
+				old.stop()
+				if !old.killedAt(at, strings.ReplaceAll(name, ".", "-")+"-"+strconv.Itoa(n)) {
+					fresh := mustWorldAt(t, at)
+					if !fresh.killedAt("", "fresh") {
+						t.Fatal("the server passes this failpoint neither on this directory nor on a new one")
+					}
+				}
+				killed++
+			})
 		}
 	}
-	t.Logf("killed at %d failpoints: %v", len(names), names)
+	t.Logf("killed at %d failpoints: %v", killed, names)
+}
+
+// killedAt runs the scenario on a server with failpoints (none: the one that
+// runs), restarts it when it dies, checks everything and reports whether it
+// died.
+func (w *world) killedAt(failpoints, name string) bool {
+	w.t.Helper()
+	if failpoints != "" {
+		w.mustStart(failpoints)
+	}
+	before := w.starts
+	watch, stopWatching := context.WithCancel(w.t.Context())
+	var watcher sync.WaitGroup
+	watcher.Go(func() { w.supervise(watch) })
+	ctx, cancel := context.WithTimeout(w.t.Context(), 90*time.Second)
+	defer cancel()
+	if w.key == "" {
+		w.mustKey(ctx)
+	}
+	if err := w.scenario(ctx, name); err != nil {
+		w.t.Errorf("%v\n%s", err, w.log())
+	}
+	stopWatching()
+	watcher.Wait()
+	w.check(ctx)
+	return w.starts > before || w.deaths > 0
 }
 
 // mustHits counts the failpoints passed so far, by name.
 func (w *world) mustHits() map[string]int {
+	w.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(w.dir, "failpoints"))
 	if err != nil {
 		w.t.Fatal(err)
@@ -244,27 +281,6 @@ func (w *world) mustHits() map[string]int {
 		hits[name]++
 	}
 	return hits
-}
-
-func killAt(t *testing.T, _ string, w *world, name string, n int) {
-	w.t = t
-	w.mustStart(fmt.Sprintf("%s=exit@%d", name, n))
-	defer w.stop()
-	watch, stopWatching := context.WithCancel(t.Context())
-	restarted := 0
-	var watcher sync.WaitGroup
-	watcher.Go(func() { w.supervise(watch, &restarted) })
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	if err := w.scenario(ctx, strings.ReplaceAll(name, ".", "-")+"-"+strconv.Itoa(n)); err != nil {
-		t.Errorf("%v\n%s", err, w.log())
-	}
-	stopWatching()
-	watcher.Wait()
-	if restarted == 0 {
-		t.Logf("the server was not killed: %s is not passed after a restart of the directory", name)
-	}
-	w.check(ctx)
 }
 
 // The server is killed at random moments while several clients work.
@@ -279,6 +295,7 @@ func TestKillAtRandomMoments(t *testing.T) {
 	w := mustWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(kills)*10*time.Second)
 	defer cancel()
+	w.mustKey(ctx)
 	load, endLoad := context.WithCancel(ctx)
 	var clients sync.WaitGroup
 	for i := range 3 {

@@ -29,6 +29,8 @@ type world struct {
 	mu     sync.Mutex
 	proc   *exec.Cmd
 	exited chan struct{}
+	starts int // of the server, in all
+	deaths int // at a failpoint on the way up
 
 	keys     map[string]string           // idempotency key → run id, as first answered
 	runs     map[string]workbench.Status // accepted runs, with the terminal status a client saw
@@ -65,20 +67,33 @@ func mustBinary(t *testing.T) string {
 
 func mustWorld(t *testing.T) *world {
 	t.Helper()
+	return mustWorldAt(t, "")
+}
+
+// mustWorldAt is a world whose very first server has the failpoints.
+func mustWorldAt(t *testing.T, failpoints string) *world {
+	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), keys: map[string]string{}, runs: map[string]workbench.Status{},
 		prefixes: map[string]string{}, files: map[string]string{}}
-	w.mustStart("")
-	admin, err := os.ReadFile(filepath.Join(w.dir, "admin"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := w.client(string(admin)).CreateKey(t.Context(), sdk.CreateKey{Kind: workbench.KeyDirect, Name: "t", Tenant: "acme", User: "ada"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.key = made.Secret
+	w.mustStart(failpoints)
 	t.Cleanup(w.stop)
 	return w
+}
+
+// mustKey makes the clients' key, while the server may die under it.
+func (w *world) mustKey(ctx context.Context) {
+	w.t.Helper()
+	admin, err := os.ReadFile(filepath.Join(w.dir, "admin"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	made, err := again(ctx, func() (sdk.CreatedKey, error) {
+		return w.client(string(admin)).CreateKey(ctx, sdk.CreateKey{Kind: workbench.KeyDirect, Name: "t", Tenant: "acme", User: "ada"})
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.key = made.Secret
 }
 
 func (w *world) client(key string) *sdk.Client {
@@ -103,6 +118,7 @@ func (w *world) mustStart(failpoints string) {
 			w.t.Fatalf("the server does not start: %v\n%s", err, w.log())
 		}
 		failpoints = ""
+		w.deaths++
 	}
 }
 
@@ -139,6 +155,7 @@ func (w *world) start(failpoints string) error {
 	go func() { _ = cmd.Wait(); close(exited) }()
 	w.mu.Lock()
 	w.proc, w.exited = cmd, exited
+	w.starts++
 	w.mu.Unlock()
 	deadline := time.After(60 * time.Second)
 	for {
@@ -156,6 +173,13 @@ func (w *world) start(failpoints string) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// on is the same world, reporting to a subtest.
+func (w *world) on(t *testing.T) *world {
+	w.t = t
+	w.deaths = 0
+	return w
 }
 
 // kill ends the server as a crash does.
@@ -183,7 +207,7 @@ func (w *world) stop() {
 }
 
 // supervise restarts the server whenever it died, until ctx ends.
-func (w *world) supervise(ctx context.Context, restarted *int) {
+func (w *world) supervise(ctx context.Context) {
 	for {
 		w.mu.Lock()
 		exited := w.exited
@@ -195,7 +219,6 @@ func (w *world) supervise(ctx context.Context, restarted *int) {
 			if ctx.Err() != nil {
 				return
 			}
-			*restarted++
 			w.mustStart("")
 		}
 	}

@@ -55,10 +55,8 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	if key := s.AdminKey(); key != "" {
-		if err := os.WriteFile(*admin, []byte(key), 0o600); err != nil {
-			return err
-		}
+	if err := keepAdminKey(ctx, s, *admin); err != nil {
+		return err
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", *listen)
 	if err != nil {
@@ -81,6 +79,25 @@ func run() error {
 	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	return s.Close(end)
+}
+
+// keepAdminKey writes an admin key where there is none yet: a server that was
+// killed between making its first key and showing it has lost that one.
+func keepAdminKey(ctx context.Context, s *server.Server, file string) error {
+	if _, err := os.Stat(file); err == nil {
+		return nil
+	}
+	key := s.AdminKey()
+	if key == "" {
+		var err error
+		if key, _, err = s.LocalAdminKey(ctx); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(file+".tmp", []byte(key), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".tmp", file)
 }
 
 // witness wraps a driver so that no step's code leaves unrecorded.
