@@ -110,7 +110,7 @@ func (t *tx) insertRefs(owner, tenantID string, blobIDs []string) error {
 		for _, id := range part {
 			args = append(args, owner, id)
 		}
-		if _, err := t.execOnce("INSERT INTO blob_refs (owner, blob_id) VALUES "+placeholders(len(part), 2)+" ON CONFLICT DO NOTHING", args...); err != nil {
+		if err := t.execOnce("INSERT INTO blob_refs (owner, blob_id) VALUES "+placeholders(len(part), 2)+" ON CONFLICT DO NOTHING", args...); err != nil {
 			return err
 		}
 	}

@@ -53,5 +53,8 @@ func mustExplain(t *testing.T, db *sql.DB, query string) string {
 		}
 		plan = append(plan, detail)
 	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
 	return strings.Join(plan, "; ")
 }

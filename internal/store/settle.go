@@ -175,7 +175,7 @@ func (t *tx) insertChanges(runID string, changes []workbench.ChangedFile) error 
 			args = append(args, runID, []byte(c.Path), plain(string(c.Change)), plain(c.Type), c.Size, plain(c.SHA256), plain(c.Mode))
 		}
 		query := "INSERT INTO changed_files (run_id, path, change, type, size, sha256, mode) VALUES " + placeholders(len(part), 7)
-		if _, err := t.execOnce(query, args...); err != nil {
+		if err := t.execOnce(query, args...); err != nil {
 			return err
 		}
 	}

@@ -137,7 +137,7 @@ func (w *sqliteWriter) end(ctx context.Context, commit bool) error {
 }
 
 func (w *sqliteWriter) run(ctx context.Context, query string) error {
-	stmt, err := w.prepare(ctx, query)
+	stmt, err := w.prepare(ctx, query) //nolint:sqlclosecheck // cached until the connection ends
 	if err != nil {
 		return err
 	}

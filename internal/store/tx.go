@@ -145,7 +145,7 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	var r sql.Result
 	var err error
 	if t.writer != nil {
-		stmt, e := t.writer.prepare(t.ctx, query)
+		stmt, e := t.writer.prepare(t.ctx, query) //nolint:sqlclosecheck // cached until the connection ends
 		if e != nil {
 			return 0, e
 		}
@@ -160,18 +160,14 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 }
 
 // execOnce runs a built statement, around the statement cache.
-func (t *tx) execOnce(query string, args ...any) (int64, error) {
-	var r sql.Result
+func (t *tx) execOnce(query string, args ...any) error {
 	var err error
 	if t.writer != nil {
-		r, err = t.writer.conn.ExecContext(t.ctx, query, args...)
+		_, err = t.writer.conn.ExecContext(t.ctx, query, args...)
 	} else {
-		r, err = t.sql.ExecContext(t.ctx, query, args...)
+		_, err = t.sql.ExecContext(t.ctx, query, args...)
 	}
-	if err != nil {
-		return 0, err
-	}
-	return r.RowsAffected()
+	return err
 }
 
 // scanner is a row.
@@ -180,7 +176,7 @@ type scanner interface{ Scan(dest ...any) error }
 // row runs a constant query for one row.
 func (t *tx) row(query string, args ...any) scanner {
 	if t.writer != nil {
-		stmt, err := t.writer.prepare(t.ctx, query)
+		stmt, err := t.writer.prepare(t.ctx, query) //nolint:sqlclosecheck // cached until the connection ends
 		if err != nil {
 			return failedRow{err}
 		}
@@ -262,14 +258,15 @@ func (r *reads) prepare(ctx context.Context, db *sql.DB, query string) (*sql.Stm
 	if s != nil || full {
 		return s, nil
 	}
-	s, err := db.PrepareContext(ctx, query)
+	s, err := db.PrepareContext(ctx, query) //nolint:sqlclosecheck // cached until the database is closed
 	if err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if other := r.stmts[query]; other != nil {
-		return other, s.Close()
+	if other := r.stmts[query]; other != nil { // prepared meanwhile
+		_ = s.Close() //nolint:sqlclosecheck // at once
+		return other, nil
 	}
 	if r.stmts == nil {
 		r.stmts = map[string]*sql.Stmt{}
@@ -290,7 +287,7 @@ func (r *reads) close() {
 // query runs a read.
 func (db *DB) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	if db.dialect == SQLite {
-		s, err := db.reads.prepare(ctx, db.read, query)
+		s, err := db.reads.prepare(ctx, db.read, query) //nolint:sqlclosecheck // cached until the database is closed
 		if err != nil {
 			return nil, err
 		}
