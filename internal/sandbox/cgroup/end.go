@@ -110,7 +110,7 @@ func (g *Group) killMember(pid int) {
 	if err != nil {
 		return
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	if !g.Contains(pid) {
 		return
 	}
@@ -134,19 +134,11 @@ func (g *Group) Remove(ctx context.Context) error {
 // removeEmpty removes the group and groups below it once, deepest first.
 func (g *Group) removeEmpty() error {
 	var first error
-	for _, dir := range g.dirs() {
-		var below []string
-		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				below = append(below, path)
-			}
-			return nil
-		})
-		for i := len(below) - 1; i >= 0; i-- {
-			err := g.h.rmdir(below[i])
-			if err != nil && !errors.Is(err, unix.ENOENT) && first == nil {
-				first = &fs.PathError{Op: "rmdir", Path: below[i], Err: err}
-			}
+	dirs := below(g.dirs())
+	for i := len(dirs) - 1; i >= 0; i-- {
+		err := g.h.rmdir(dirs[i])
+		if err != nil && !errors.Is(err, unix.ENOENT) && first == nil {
+			first = &fs.PathError{Op: "rmdir", Path: dirs[i], Err: err}
 		}
 	}
 	return first

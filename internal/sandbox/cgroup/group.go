@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Limits bound a group as a whole.
@@ -49,8 +51,7 @@ func (h *Hierarchy) Create(name string, l Limits) (*Group, error) {
 		err = g.createV1(l)
 	}
 	if err != nil {
-		g.removeEmpty()
-		return nil, err
+		return nil, errors.Join(err, g.removeEmpty())
 	}
 	return g, nil
 }
@@ -197,26 +198,35 @@ func (g *Group) Contains(pid int) bool {
 func (g *Group) Procs() ([]int, error) {
 	seen := map[int]bool{}
 	var pids []int
-	for _, dir := range g.dirs() {
-		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || !d.IsDir() {
-				return nil // the group may vanish under the walk
-			}
-			raw, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-			if err != nil {
-				return nil
-			}
-			for _, f := range strings.Fields(string(raw)) {
-				if pid, err := strconv.Atoi(f); err == nil && pid > 0 && !seen[pid] {
-					seen[pid] = true
-					pids = append(pids, pid)
-				}
-			}
-			return nil
-		})
+	for _, dir := range below(g.dirs()) {
+		raw, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			continue // it was removed since
+		}
 		if err != nil {
 			return nil, err
 		}
+		for f := range strings.FieldsSeq(string(raw)) {
+			if pid, err := strconv.Atoi(f); err == nil && pid > 0 && !seen[pid] {
+				seen[pid] = true
+				pids = append(pids, pid)
+			}
+		}
 	}
 	return pids, nil
+}
+
+// below lists directories and all that lie in them, each before what it holds.
+// What vanishes meanwhile is passed over.
+func below(dirs []string) []string {
+	var out []string
+	for _, dir := range dirs {
+		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				out = append(out, path)
+			}
+			return nil //nolint:nilerr // it was removed since
+		})
+	}
+	return out
 }

@@ -224,7 +224,7 @@ func write(path, value string) error {
 		return err
 	}
 	if _, err := f.WriteString(value); err != nil {
-		f.Close()
+		_ = f.Close()
 		return err
 	}
 	return f.Close()

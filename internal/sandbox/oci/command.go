@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -48,7 +49,10 @@ func (in invocation) run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	cmd := exec.Command(in.binary, in.args...)
+	cmd := exec.CommandContext(ctx, in.binary, in.args...)
+	// The child is not collected before Wait returns, so its group id is still
+	// its own.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Env = runtimeEnv
 	cmd.Dir = in.dir
 	if in.stdin != nil {
@@ -64,14 +68,9 @@ func (in invocation) run(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() {
-		// The child is not reaped before Wait returns, so its group id is
-		// still its own.
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	})
 	err := cmd.Wait()
-	if !stop() {
-		return fmt.Errorf("%s did not end in time: %w", in.args[len(in.args)-1], context.Cause(ctx))
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%s did not end in time: %w", filepath.Base(in.binary), context.Cause(ctx))
 	}
 	return err
 }
@@ -83,15 +82,15 @@ func output(ctx context.Context, binary string, args ...string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	t := newTail(64 << 10)
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		_, _ = t.readFrom(r)
+		t.readFrom(r)
 	}()
 	err = invocation{binary: binary, args: args, stdout: w, stderr: w}.run(ctx)
-	w.Close()
+	_ = w.Close()
 	// A process that the command left behind may hold the pipe open.
 	_ = r.SetReadDeadline(time.Now().Add(time.Second))
 	<-drained
@@ -128,15 +127,13 @@ func (t *tail) Write(p []byte) (int, error) {
 
 // readFrom copies until the file ends. A sandbox that prints without pause
 // costs the reader's time and no memory.
-func (t *tail) readFrom(f *os.File) (int64, error) {
+func (t *tail) readFrom(f *os.File) {
 	buf := make([]byte, 4096)
-	var total int64
 	for {
 		n, err := f.Read(buf)
-		total += int64(n)
 		_, _ = t.Write(buf[:n])
 		if err != nil {
-			return total, err
+			return
 		}
 	}
 }
@@ -155,7 +152,7 @@ func (t *tail) String() string {
 func exitText(err error) string {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return exit.ProcessState.String()
+		return exit.String()
 	}
 	return err.Error()
 }

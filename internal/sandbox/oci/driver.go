@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"io"
 	"io/fs"
@@ -96,7 +95,7 @@ func (d *Driver) prepareState() error {
 	}
 	d.locked = locked
 	if err := d.placeGuest(); err != nil {
-		locked.Close()
+		_ = locked.Close()
 		return err
 	}
 	return nil
@@ -109,19 +108,19 @@ func (d *Driver) placeGuest() error {
 	if err != nil {
 		return err
 	}
-	defer src.Close()
+	defer func() { _ = src.Close() }()
 	tmp, err := os.MkdirTemp(d.site.dir, "guest.tmp-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }()
 	dst, err := os.OpenFile(filepath.Join(tmp, "guest"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o555)
 	if err != nil {
 		return err
 	}
 	sum := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(dst, sum), src); err != nil {
-		dst.Close()
+		_ = dst.Close()
 		return err
 	}
 	if err := dst.Close(); err != nil {
@@ -240,9 +239,4 @@ func (d *Driver) isClosed() error {
 		return workbench.E(workbench.CodeUnavailable, "the sandbox driver is closed")
 	}
 	return nil
-}
-
-func startFailed(format string, args ...any) *workbench.Error {
-	return workbench.E(workbench.CodeSandboxStart, "the sandbox did not start").
-		WithHint("try again; the server's log says why").Caused(fmt.Errorf(format, args...))
 }

@@ -125,7 +125,7 @@ func (s site) reapAbandoned(ctx context.Context, out *sandbox.Reaped) error {
 	if err != nil {
 		return nil // in use, and that driver reaps for itself
 	}
-	defer held.Close()
+	defer func() { _ = held.Close() }()
 	if err := s.reap(ctx, func(string) bool { return false }, out); err != nil {
 		return err
 	}

@@ -105,8 +105,8 @@ func (l *live) openPipes() (*sandboxEnds, error) {
 	}
 	l.d.workers.Go(func() {
 		defer close(l.drained)
-		_, _ = l.stderr.readFrom(l.stderrEnd)
-		l.stderrEnd.Close()
+		l.stderr.readFrom(l.stderrEnd)
+		_ = l.stderrEnd.Close()
 	})
 	return ends, nil
 }
@@ -173,7 +173,7 @@ func (l *live) ended() {
 	}
 	l.exit = exit
 	l.mu.Unlock()
-	l.init.Close()
+	_ = l.init.Close()
 	close(l.done)
 }
 
@@ -209,7 +209,7 @@ func (l *live) abandon() {
 	_ = l.stream.Close()
 	l.drainStderr(0)
 	if l.init != nil {
-		l.init.Close()
+		_ = l.init.Close()
 	}
 	l.mu.Lock()
 	l.exit = sandbox.Exit{Reason: sandbox.ExitRuntimeFailure, At: l.d.o.Clock().UTC(), Stderr: l.stderr.String()}

@@ -47,7 +47,7 @@ func (s site) lock(patience time.Duration) (*os.File, error) {
 			return f, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(end) {
-			f.Close()
+			_ = f.Close()
 			return nil, fmt.Errorf("another process holds %s: %w", f.Name(), err)
 		}
 	}

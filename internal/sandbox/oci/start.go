@@ -158,7 +158,7 @@ func tailOf(path string) string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	const limit = 2 << 10
 	if info, err := f.Stat(); err == nil && info.Size() > limit {
 		_, _ = f.Seek(-limit, 2)
@@ -184,7 +184,7 @@ func (l *live) findInit(at layout) error {
 		return fmt.Errorf("process %d is gone: %w", pid, err)
 	}
 	if !l.group.Contains(pid) {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return fmt.Errorf("process %d is not in the sandbox's control group", pid)
 	}
 	l.init = os.NewFile(uintptr(fd), "pidfd")

@@ -100,16 +100,17 @@ print(found)
 // network is ABUSE H100 to H107. The host listens on TCP and on an abstract
 // socket while code inside tries to reach it.
 func network(t *testing.T, box *Session) {
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	var listen net.ListenConfig
+	tcp, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tcp.Close()
-	abstract, err := net.Listen("unix", "@workbench-"+NewInstance())
+	defer func() { _ = tcp.Close() }()
+	abstract, err := listen.Listen(t.Context(), "unix", "@workbench-"+NewInstance())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer abstract.Close()
+	defer func() { _ = abstract.Close() }()
 	began := time.Now()
 	got := box.MustPrint(t, fmt.Sprintf(`
 import errno, socket
