@@ -17,6 +17,7 @@ import (
 	"github.com/workbenchdev/workbench/internal/api"
 	"github.com/workbenchdev/workbench/internal/api/apitest"
 	"github.com/workbenchdev/workbench/internal/server"
+	"github.com/workbenchdev/workbench/internal/store/pgtest"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
 
@@ -47,7 +48,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := pgtest.Main(m)
 	if sharedWorld != nil {
 		if err := sharedWorld.close(); err != nil {
 			fmt.Fprintln(os.Stderr, "the shared server did not stop well:", err)

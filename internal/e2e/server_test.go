@@ -1,0 +1,205 @@
+package e2e_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/server"
+	"github.com/workbenchdev/workbench/internal/store/pgtest"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+func TestRuncDriver(t *testing.T) {
+	w := mustWorld(t, func(o *server.Options) { o.Driver = "runc" })
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	up := s.mustUpload("input.txt", "hello")
+	r := s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: `print(open("input.txt").read().upper())`, Artifacts: []workbench.ArtifactSelect{{ID: up.ID}}})
+	wantOut(t, r, "HELLO\n")
+	if r.Driver != "runc" {
+		t.Errorf("driver %q", r.Driver)
+	}
+	got, err := s.c.AgentSession(t.Context(), s.id)
+	if err != nil || got.Driver != "runc" || got.Isolation != "shared" {
+		t.Errorf("session says %q, %q, %v", got.Driver, got.Isolation, err)
+	}
+}
+
+// Two servers on one host, each with a sandbox: the end and the start of one
+// leave the other's alone.
+func TestTwoInstancesOnOneHost(t *testing.T) {
+	one, err := open(t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := mustWorld(t, nil)
+	a := &session{t: t, c: one.mustUser(t, "acme", "ada")}
+	made, err := a.c.CreateAgentSession(t.Context(), sdk.CreateSession{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.id = made.ID
+	b := mustSessionOf(t, two.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	wantOut(t, a.mustBash("echo a > /tmp/mark; echo a"), "a\n")
+	wantOut(t, b.mustBash("echo b > /tmp/mark; echo b"), "b\n")
+	if err := one.close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := open(one.dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := b.mustBash("cat /tmp/mark")
+	wantOut(t, r, "b\n") // its sandbox, with its /tmp, is still the same
+	if len(r.Notices) != 0 || r.Generation != 1 {
+		t.Errorf("generation %d, notices %v", r.Generation, r.Notices)
+	}
+	if err := again.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSecondServerOnOneDataDirectoryIsRefused(t *testing.T) {
+	w := mustWorld(t, nil)
+	_, err := open(w.dir, nil)
+	wantCode(t, err, workbench.CodeUnavailable)
+}
+
+// A stop lets the run in flight end and leaves the queue for the next start.
+func TestStopDrainsAndTheQueueGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	w, err := open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.mustUser(t, "acme", "ada")
+	made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, c: c, id: made.ID}
+	inFlight := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "sleep 1.5; echo done > f; echo done"})
+	queued := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "cat f; echo later"})
+	mustBe(t, s, inFlight, workbench.StatusRunning)
+	if err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := next.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s.c = next.mustUser(t, "acme", "ada")
+	wantOut(t, s.mustWait(inFlight), "done\n")
+	r := s.mustWait(queued)
+	wantOut(t, r, "done\nlater\n")
+	if r.Generation != 2 || len(r.Notices) != 1 || r.Notices[0].Code != workbench.NoticeSandboxReplaced {
+		t.Errorf("generation %d, notices %+v", r.Generation, r.Notices)
+	}
+}
+
+// A stop that does not wait settles the run in flight as unknown, for good.
+func TestStopWithoutPatienceEndsUnknown(t *testing.T) {
+	dir := t.TempDir()
+	w, err := open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.mustUser(t, "acme", "ada")
+	made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, c: c, id: made.ID}
+	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; sleep 60"})
+	mustBe(t, s, run, workbench.StatusRunning)
+	time.Sleep(200 * time.Millisecond)
+	w.http.CloseClientConnections()
+	w.http.Close()
+	now, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_ = w.server.Close(now) // it says that it was late
+	next, err := open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := next.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s.c = next.mustUser(t, "acme", "ada")
+	r := s.mustWait(run)
+	wantEnd(t, r, workbench.StatusUnknown, workbench.ReasonServerLost)
+	wantOut(t, r, "begun\n")
+	wantOut(t, s.mustBash("echo again"), "again\n")
+}
+
+func TestPostgreSQL(t *testing.T) {
+	dsn := pgtest.MustURL(t)
+	key := filepath.Join(t.TempDir(), "master.key")
+	if err := os.WriteFile(key, []byte("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	use := func(o *server.Options) { o.Database, o.MasterKey = dsn, key }
+	one := mustWorld(t, use)
+	c := one.mustUser(t, "acme", "ada")
+	s := mustSessionOf(t, c, sdk.CreateSession{})
+	up := s.mustUpload("input.txt", "hello")
+	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: `print(open("input.txt").read().upper())`,
+		Artifacts: []workbench.ArtifactSelect{{ID: up.ID}}}), "HELLO\n")
+
+	// A second server on the same database: a client that waits there is woken
+	// by what happens here.
+	dir := t.TempDir()
+	admin, err := os.ReadFile(filepath.Join(one.dir, "admin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "admin"), admin, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	two, err := open(dir, use)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := two.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	there := two.mustUser(t, "acme", "ada")
+	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "sleep 1; echo woken"})
+	began := time.Now()
+	r, err := there.GetRun(t.Context(), run, 20*time.Second)
+	if err != nil || text(r.Stdout) != "woken\n" {
+		t.Fatalf("%q, %v", text(r.Stdout), err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the waiter on the other server was woken after %s", took)
+	}
+	var seen strings.Builder
+	for e, err := range there.Events(t.Context(), run, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Kind == workbench.LogOutput {
+			b, err := e.Bytes()
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen.Write(b)
+		}
+	}
+	if seen.String() != "woken\n" {
+		t.Errorf("events there give %q", seen.String())
+	}
+}
