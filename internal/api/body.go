@@ -34,12 +34,12 @@ type bodySchema struct {
 	optional bool         // an absent body is {}
 }
 
-// read takes the body of r: capped, valid UTF-8, strict JSON, checked against
+// read takes the body of a request: capped, valid UTF-8, strict JSON, checked against
 // the schema. It returns a pointer to the body's type. Codes:
 // unsupported_media_type, body_too_large, unknown_field, limit_out_of_range,
 // invalid_request.
-func (b *bodySchema) read(w *reply, r *http.Request) (any, error) {
-	raw, err := readCapped(w, r)
+func (b *bodySchema) read(c *call) (any, error) {
+	raw, err := c.readCapped()
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (b *bodySchema) read(w *reply, r *http.Request) (any, error) {
 			return nil, invalid("", "the request needs a JSON body").WithHint("send a JSON object with Content-Type: application/json")
 		}
 		raw = []byte("{}")
-	} else if err := mustBeJSON(r.Header.Get("Content-Type")); err != nil {
+	} else if err := mustBeJSON(c.r.Header.Get("Content-Type")); err != nil {
 		return nil, err
 	}
 	tree, err := parseStrict(raw)
@@ -65,15 +65,14 @@ func (b *bodySchema) read(w *reply, r *http.Request) (any, error) {
 	return body, nil
 }
 
-func readCapped(w *reply, r *http.Request) ([]byte, error) {
+func (c *call) readCapped() ([]byte, error) {
 	tooLarge := workbench.E(workbench.CodeBodyTooLarge, "the body is larger than %d bytes", MaxJSONBody).
 		WithHint("upload big inputs as retained files and select them by id")
-	if r.ContentLength > MaxJSONBody {
+	if c.r.ContentLength > MaxJSONBody {
 		return nil, tooLarge
 	}
-	w.readDeadline(bodyTimeout)
-	defer w.readDeadline(0)
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxJSONBody))
+	c.w.readDeadline(c.s.o.ReadTimeout)
+	raw, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, MaxJSONBody))
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
@@ -82,6 +81,7 @@ func readCapped(w *reply, r *http.Request) ([]byte, error) {
 		return nil, workbench.E(workbench.CodeInvalidRequest, "the body could not be read to its end").
 			WithHint("send it again").Caused(err)
 	}
+	c.w.readDeadline(0)
 	return raw, nil
 }
 

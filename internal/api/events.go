@@ -179,10 +179,7 @@ func (e *eventStream) send(b []byte) error {
 		e.c.w.Header().Set("X-Accel-Buffering", "no") // a proxy must not collect events
 		e.c.w.WriteHeader(http.StatusOK)
 	}
-	if e.c.r.Method != http.MethodHead {
-		_, e.err = e.c.w.Write(b)
-	}
-	if e.err == nil {
+	if _, e.err = e.c.w.Write(b); e.err == nil {
 		e.err = e.c.w.flush()
 	}
 	return e.err

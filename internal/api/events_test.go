@@ -13,6 +13,7 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/api"
+	"github.com/workbenchdev/workbench/internal/identity"
 )
 
 // sseEvent is one server-sent event as a client sees it.
@@ -282,10 +283,10 @@ func TestHeadOfEvents(t *testing.T) {
 	}
 }
 
-// TestHeldRequestsAreBounded: a key holds so many long polls and streams, gets
-// 429 beyond, and its places back.
+// TestHeldRequestsAreBounded: a caller holds so many long polls and streams,
+// gets 429 beyond, and its places back; an embedded key's users do not share.
 func TestHeldRequestsAreBounded(t *testing.T) {
-	w := MustWorld(t, func(o *api.Options) { o.StreamsPerKey = 2 })
+	w := MustWorld(t, func(o *api.Options) { o.StreamsPerUser = 2 })
 	key, other := w.Direct("", "acme", "ada"), w.Direct("", "acme", "ada")
 	run := w.MustSubmit(key, w.MustSession(key))
 	one, two := w.MustFollow(t, key, run), w.MustFollow(t, key, run)
@@ -297,6 +298,13 @@ func TestHeldRequestsAreBounded(t *testing.T) {
 	}
 	w.Do("GET", "/v1/workbench/runs/"+run+"?waitMs=0", key, "").Want(200)
 	w.Do("GET", "/v1/workbench/runs/"+run+"?waitMs=10", other, "").Want(200)
+	_, embedded := w.MustKey(identity.KeyRequest{Kind: workbench.KeyEmbedded})
+	theirs := w.MustSubmit(embedded, w.MustSession(embedded, asZoe...), asZoe...)
+	for range 2 {
+		defer w.MustFollow(t, embedded, theirs, asZoe...).Close()
+	}
+	w.Do("GET", "/v1/workbench/runs/"+theirs+"?waitMs=10", embedded, "", asZoe...).Want(429)
+	w.Do("GET", "/v1/workbench/runs/"+run+"?waitMs=10", embedded, "", asAda...).Want(200)
 	one.Close()
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		if x := w.Do("GET", "/v1/workbench/runs/"+run+"?waitMs=1", key, ""); x.Status == 200 {

@@ -11,13 +11,11 @@ const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 32 << 10
-	// bodyTimeout bounds the reading of a JSON body; an upload may be slow but
-	// not silent, see progressBody.
-	bodyTimeout = 30 * time.Second
 )
 
 // HTTPServer wraps a handler in a server with bounds on headers and idle
-// connections. Bodies and answers have deadlines of their own.
+// connections. Bodies and answers have deadlines of their own (Options.ReadTimeout and
+// WriteTimeout).
 func HTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,

@@ -24,13 +24,12 @@ func requestID(sent string) string {
 	return workbench.NewID(workbench.KindRequest)
 }
 
-// writeTimeout is how long one write to a client may take: a reader that takes
-// nothing for so long is let go.
-const writeTimeout = 30 * time.Second
-
-// reply counts what is sent, and gives every write a deadline.
+// reply counts what is sent, and gives every write a deadline: a reader that
+// takes nothing for so long is let go.
 type reply struct {
 	http.ResponseWriter
+	timeout   time.Duration
+	head      bool // nothing but headers is sent
 	requestID string
 	route     string
 	keyID     string
@@ -58,6 +57,9 @@ func (w *reply) Write(b []byte) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
+	if w.head {
+		return len(b), nil
+	}
 	w.deadline()
 	n, err := w.ResponseWriter.Write(b)
 	w.bytes += int64(n)
@@ -67,7 +69,7 @@ func (w *reply) Write(b []byte) (int, error) {
 // deadline moves the connection's write deadline. A writer without one, as in
 // a recorder, has no slow client either.
 func (w *reply) deadline() {
-	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout))
 }
 
 func (w *reply) flush() error {
@@ -136,8 +138,9 @@ func (noMetrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readDeadline bounds the reading of the body from now; 0 lifts the bound. It
-// must be lifted before the handler waits: the connection is read meanwhile, to
-// see the client go.
+// is lifted once the body was read whole, because from then on net/http reads
+// the connection to see the client go. After an error it stays, so that the
+// rest of the body is not waited for.
 func (w *reply) readDeadline(d time.Duration) {
 	var at time.Time
 	if d > 0 {

@@ -31,8 +31,10 @@ type Options struct {
 	Clock   func() time.Time // default time.Now
 
 	Heartbeat      time.Duration // of event streams; default 10 s, at most 15 s
-	StreamsPerKey  int           // long polls and event streams open at once; default 64
+	StreamsPerUser int           // long polls and event streams one user of one key may have open; default 64
 	Streams        int           // … of the whole server; default 4096
+	ReadTimeout    time.Duration // for a JSON body in all, and between two pieces of an upload; default 30 s
+	WriteTimeout   time.Duration // for one write to a client that does not read; default 30 s
 	MaxUploadBytes int64         // of one upload, whatever the session's limits; default 64 MiB
 	Version        string        // of the product, for the document
 }
@@ -62,8 +64,14 @@ func New(o Options) *Server {
 	if o.Heartbeat <= 0 || o.Heartbeat > maxHeartbeat {
 		o.Heartbeat = defaultHeartbeat
 	}
-	if o.StreamsPerKey == 0 {
-		o.StreamsPerKey = 64
+	if o.StreamsPerUser == 0 {
+		o.StreamsPerUser = 64
+	}
+	if o.ReadTimeout == 0 {
+		o.ReadTimeout = 30 * time.Second
+	}
+	if o.WriteTimeout == 0 {
+		o.WriteTimeout = 30 * time.Second
 	}
 	if o.Streams == 0 {
 		o.Streams = 4096
@@ -71,7 +79,7 @@ func New(o Options) *Server {
 	if o.MaxUploadBytes == 0 {
 		o.MaxUploadBytes = 64 << 20
 	}
-	s := &Server{o: o, log: o.Log, mux: http.NewServeMux(), holds: newHolds(o.StreamsPerKey, o.Streams), refusals: newRefusals(o.Clock)}
+	s := &Server{o: o, log: o.Log, mux: http.NewServeMux(), holds: newHolds(o.StreamsPerUser, o.Streams), refusals: newRefusals(o.Clock)}
 	registry := newRegistry()
 	for _, r := range routes() {
 		s.mount(r, registry)
@@ -136,7 +144,7 @@ func (c *call) json(status int, v any) error {
 // ServeHTTP answers one request: with what a route says, or a problem.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.o.Clock()
-	rw := &reply{ResponseWriter: w, requestID: requestID(r.Header.Get(requestIDHeader))}
+	rw := &reply{ResponseWriter: w, timeout: s.o.WriteTimeout, requestID: requestID(r.Header.Get(requestIDHeader))}
 	h := rw.Header()
 	h.Set(requestIDHeader, rw.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -144,6 +152,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	counted := &countedBody{ReadCloser: r.Body}
 	r.Body = counted
+	rw.head = r.Method == http.MethodHead
+	if r.ContentLength != 0 {
+		// Also for a body that nobody reads: net/http drains it after the answer,
+		// and must not wait for a client that sends nothing.
+		rw.readDeadline(s.o.ReadTimeout)
+	}
 	defer func() {
 		if v := recover(); v != nil {
 			s.panicked(rw, v)
@@ -239,7 +253,7 @@ func (c *call) run(body *bodySchema) error {
 		return err
 	}
 	if body != nil {
-		if c.body, err = body.read(c.w, c.r); err != nil {
+		if c.body, err = body.read(c); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -129,23 +130,101 @@ func TestMetricsNameNobody(t *testing.T) {
 	}
 }
 
-// TestSlowClients: a client that sends its headers or body too slowly, or
-// nothing, does not hold a connection for long. The bounds are the server's.
-func TestSlowClients(t *testing.T) {
+// raw opens a connection and writes what a well-behaved client would not.
+func (w *world) raw(t *testing.T, text string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if _, err := conn.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	return conn
+}
+
+// TestBoundsOfAConnection: headers are small and come soon, and an idle
+// connection is not kept for ever.
+func TestBoundsOfAConnection(t *testing.T) {
 	w := MustWorld(t)
 	c := w.server.Config
 	if c.ReadHeaderTimeout <= 0 || c.ReadHeaderTimeout > 30*time.Second || c.IdleTimeout <= 0 || c.MaxHeaderBytes > 64<<10 {
 		t.Errorf("the server's bounds are %+v", c)
 	}
-	conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
+	conn := w.raw(t, "GET /healthz HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 64<<10)+"\r\n\r\n")
+	answer := make([]byte, 64)
+	if n, _ := conn.Read(answer); !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 431") {
+		t.Errorf("64 KiB of header are answered %q", answer[:n])
 	}
-	defer conn.Close()
-	_, _ = conn.Write([]byte("GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n"))
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-	raw := make([]byte, 64)
-	if n, _ := conn.Read(raw); !strings.HasPrefix(string(raw[:n]), "HTTP/1.1 431") {
-		t.Errorf("64 KiB of header are answered %q", raw[:n])
+}
+
+// TestSilentClients: a body that stops coming ends the request, and leaves
+// nothing behind.
+func TestSilentClients(t *testing.T) {
+	w := MustWorld(t, func(o *api.Options) { o.ReadTimeout = 200 * time.Millisecond })
+	key := w.Direct("", "acme", "ada")
+	session := w.MustSession(key)
+	for _, request := range []string{
+		"POST /v1/workbench/sessions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n",
+		"POST /v1/workbench/sessions/" + session + "/artifacts?name=x HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n",
+		"POST /v1/workbench/sessions/" + session + "/artifacts?name=x HTTP/1.1\r\nContent-Type: multipart/form-data; boundary={\r\nTransfer-Encoding: chunked\r\n",
+	} {
+		start := time.Now()
+		conn := w.raw(t, request+"Host: x\r\nAuthorization: Bearer "+key+"\r\n\r\n{")
+		answer, _ := io.ReadAll(conn)
+		if took := time.Since(start); !strings.HasPrefix(string(answer), "HTTP/1.1 400") || took > 5*time.Second {
+			t.Errorf("after %s: %q", took, answer)
+		}
 	}
+	// So does a body that no handler reads.
+	start := time.Now()
+	conn := w.raw(t, "POST /v1/workbench/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+	if answer, _ := io.ReadAll(conn); !strings.HasPrefix(string(answer), "HTTP/1.1 401") || time.Since(start) > 5*time.Second {
+		t.Errorf("a refused request, after %s: %q", time.Since(start), answer)
+	}
+	// An upload that is slow but moves is taken.
+	conn = w.raw(t, "POST /v1/workbench/sessions/"+session+"/artifacts?name=slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 6\r\nAuthorization: Bearer "+key+"\r\n\r\n")
+	for _, c := range "slowly" {
+		time.Sleep(70 * time.Millisecond)
+		_, _ = conn.Write([]byte(string(c)))
+	}
+	if answer, _ := io.ReadAll(conn); !strings.HasPrefix(string(answer), "HTTP/1.1 201") {
+		t.Errorf("a slow upload: %q", answer)
+	}
+	if use, err := w.db.QuotaUse(t.Context(), session); err != nil || use.SessionFiles != 1 {
+		t.Errorf("the quota counts %+v (err %v), want the slow file only", use, err)
+	}
+}
+
+// TestClientThatDoesNotRead is let go, so that it holds no handler.
+func TestClientThatDoesNotRead(t *testing.T) {
+	w := MustWorld(t, func(o *api.Options) { o.WriteTimeout = 200 * time.Millisecond })
+	key := w.Direct("", "acme", "ada")
+	file := w.MustUpload(key, w.MustSession(key), "big", strings.Repeat("x", 8<<20))
+	conn := w.raw(t, "GET /v1/workbench/artifacts/"+file+"/content HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+key+"\r\n\r\n")
+	if c, ok := conn.(*net.TCPConn); ok {
+		_ = c.SetReadBuffer(4096)
+	}
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(w.log.String(), `"route":"/v1/workbench/artifacts/{id}/content"`); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the handler still waits for a client that does not read")
+		}
+	}
+}
+
+// TestHead: what can be read with GET answers HEAD without a body.
+func TestHead(t *testing.T) {
+	w := MustWorld(t)
+	key := w.Direct("", "acme", "ada")
+	session := w.MustSession(key)
+	for _, path := range []string{"/healthz", "/openapi.json", "/v1/workbench/sessions", "/v1/workbench/sessions/" + session} {
+		if x := w.Do("HEAD", path, key, "").Want(200); len(x.Body) != 0 {
+			t.Errorf("HEAD %s has a body", path)
+		}
+	}
+	w.Do("HEAD", "/v1/workbench/sessions/ses_"+unknownID, key, "").Want(404)
+	w.Do("HEAD", "/v1/workbench/sessions", "", "").Want(401)
+	w.Do("HEAD", "/v1/workbench/bash", key, "").Want(405)
 }

@@ -22,8 +22,7 @@ func uploadArtifact(c *call) error {
 	if c.r.ContentLength > c.s.o.MaxUploadBytes {
 		return c.fileTooLarge()
 	}
-	c.r.Body = &progressBody{ReadCloser: http.MaxBytesReader(c.w, c.r.Body, c.s.o.MaxUploadBytes), w: c.w}
-	defer c.w.readDeadline(0)
+	c.r.Body = &progressBody{ReadCloser: http.MaxBytesReader(c.w, c.r.Body, c.s.o.MaxUploadBytes), w: c.w, stall: c.s.o.ReadTimeout}
 	contentType := c.r.Header.Get("Content-Type")
 	mediaType, _, err := mime.ParseMediaType(contentType)
 	if contentType != "" && (err != nil || !strings.Contains(mediaType, "/")) {
@@ -155,19 +154,20 @@ func (l *lastPart) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// uploadStall is how long a client may send nothing.
-const uploadStall = 30 * time.Second
-
 // progressBody lets an upload take as long as it needs, as long as it moves.
 type progressBody struct {
 	io.ReadCloser
-	w *reply
+	w     *reply
+	stall time.Duration // how long a client may send nothing
 }
 
 func (b *progressBody) Read(p []byte) (int, error) {
-	b.w.readDeadline(uploadStall)
+	b.w.readDeadline(b.stall)
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
+	switch {
+	case errors.Is(err, io.EOF):
+		b.w.readDeadline(0)
+	case err != nil:
 		err = errors.Join(errBody, err)
 	}
 	return n, err
