@@ -326,7 +326,7 @@ func kernelFiles(t *testing.T, box *Session) {
 	got := box.MustPrint(t, `
 import os
 bad = []
-for path in ['/proc/kcore', '/proc/keys', '/proc/timer_list', '/proc/sched_debug', '/proc/kmsg', '/proc/kpagecount', '/dev/mem', '/proc/1/environ']:
+for path in ['/proc/kcore', '/proc/keys', '/proc/timer_list', '/proc/sched_debug', '/proc/kmsg', '/proc/kpagecount', '/proc/cmdline', '/dev/mem', '/proc/1/environ']:
     try:
         if open(path, 'rb').read(64):
             bad.append('read ' + path)
