@@ -184,20 +184,20 @@ func TestExpiredSession(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	s := mustShared(t).mustSession(t, sdk.CreateSession{})
-	running := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: "import subprocess\ntry: subprocess.run(['sleep', '30'])\nexcept KeyboardInterrupt: print('KI', flush=True)"})
+	running := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: "import subprocess\nprint('ready')\ntry: subprocess.run(['sleep', '30'])\nexcept KeyboardInterrupt: print('KI', flush=True)"})
 	queued := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo never"})
 	if got, err := s.c.CancelRun(t.Context(), queued); err != nil || got.Status != workbench.StatusCancelled {
 		t.Fatalf("%+v, %v", got.Status, err)
 	}
-	mustBe(t, s, running, workbench.StatusRunning)
-	time.Sleep(300 * time.Millisecond) // the program is inside subprocess.run
+	mustSay(t, s, running, "ready")
+	time.Sleep(500 * time.Millisecond) // the program is inside subprocess.run
 	began := time.Now()
 	if _, err := s.c.CancelRun(t.Context(), running); err != nil {
 		t.Fatal(err)
 	}
 	r := s.mustWait(running)
 	wantEnd(t, r, workbench.StatusCancelled, workbench.ReasonCancelled)
-	wantOut(t, r, "KI\n")
+	wantOut(t, r, "ready\nKI\n")
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("the cancel took %s", took)
 	}
@@ -219,6 +219,21 @@ func mustBe(t *testing.T, s *session, run string, want workbench.Status) {
 		}
 	}
 	t.Fatalf("the run ended without having been %s", want)
+}
+
+// mustSay waits until the run's output holds the text.
+func mustSay(t *testing.T, s *session, run, want string) {
+	t.Helper()
+	var out strings.Builder
+	for e, err := range s.c.Events(t.Context(), run, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.WriteString(e.Text); strings.Contains(out.String(), want) {
+			return
+		}
+	}
+	t.Fatalf("the run ended without having said %q", want)
 }
 
 func TestRunsAreSerialisedInOrder(t *testing.T) {

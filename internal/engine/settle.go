@@ -75,7 +75,9 @@ func (x *execution) keep(ctx context.Context, path string, origin workbench.Arti
 	if err != nil {
 		return workbench.Artifact{}, err
 	}
-	x.log.note(workbench.LogFile, kept)
+	public := kept
+	public.Preview, public.SealedPreview = "", nil // contents; the log's metadata is not sealed
+	x.log.note(workbench.LogFile, public)
 	return kept, nil
 }
 
