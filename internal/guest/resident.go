@@ -10,7 +10,7 @@ import (
 
 // resident is what a user's processes hold, as far as this process sees them.
 type resident struct {
-	bytes int64 // anonymous memory
+	bytes int64 // anonymous memory, also where processes share it
 	tasks int   // threads
 }
 
@@ -25,6 +25,7 @@ func residentOf(uid uint32, exact bool) resident {
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
 	var pids []string
+	shared := int64(0)
 	for _, name := range names {
 		if name[0] < '0' || name[0] > '9' {
 			continue
@@ -37,23 +38,56 @@ func residentOf(uid uint32, exact bool) resident {
 		if tasks > 0 {
 			r.bytes += bytes
 			r.tasks += tasks
+			if exact {
+				shared += sharedOf(name)
+			}
 			pids = append(pids, name)
 		}
 	}
-	if !exact || len(pids) < 2 {
+	if !exact {
 		return r
 	}
-	once := int64(0)
-	err = asUser(func() error {
-		for _, name := range pids {
-			once += proportional(name)
+	if len(pids) > 1 {
+		once, sharedOnce := int64(0), int64(0)
+		err = asUser(func() error {
+			for _, name := range pids {
+				anon, shmem := proportional(name)
+				once += anon
+				sharedOnce += shmem
+			}
+			return nil
+		})
+		if err == nil && once > 0 {
+			r.bytes, shared = once, sharedOnce
 		}
-		return nil
-	})
-	if err == nil && once > 0 {
-		r.bytes = once
 	}
+	// Mapped files of the two memory file systems look the same and have bounds
+	// of their own.
+	files, _ := usedIn(workspaceDir)
+	scratch, _ := usedIn(scratchDir)
+	r.bytes += max(0, shared-files-scratch)
 	return r
+}
+
+// sharedOf is a process's resident memory that it may share with others: shared
+// anonymous mappings, SysV segments, and mapped files of a memory file system.
+func sharedOf(pid string) int64 {
+	raw, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil {
+		return 0
+	}
+	return kilobytes(string(raw), "RssShmem:")
+}
+
+// kilobytes reads one value of a file of "Name: 123 kB" lines, in bytes.
+func kilobytes(text, name string) int64 {
+	for line := range strings.SplitSeq(text, "\n") {
+		if v, ok := strings.CutPrefix(line, name); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(v), "kB")), 10, 64)
+			return n << 10
+		}
+	}
+	return 0
 }
 
 // ofProcess reads a process's resident memory that is no file's, and its
@@ -82,18 +116,12 @@ func ofProcess(pid string) (bytes int64, tasks int) {
 	return max(0, all-shared) * int64(os.Getpagesize()), tasks
 }
 
-// proportional is a process's share of the anonymous memory it maps. It is
-// called with user code's identity, which alone may look.
-func proportional(pid string) int64 {
+// proportional is a process's share of the anonymous and of the shared memory it
+// maps. It is called with user code's identity, which alone may look.
+func proportional(pid string) (anon, shared int64) {
 	raw, err := os.ReadFile("/proc/" + pid + "/smaps_rollup")
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	for line := range strings.SplitSeq(string(raw), "\n") {
-		if v, ok := strings.CutPrefix(line, "Pss_Anon:"); ok {
-			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(v), "kB")), 10, 64)
-			return n << 10
-		}
-	}
-	return 0
+	return kilobytes(string(raw), "Pss_Anon:"), kilobytes(string(raw), "Pss_Shmem:")
 }

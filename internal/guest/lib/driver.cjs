@@ -19,25 +19,21 @@ const WORKSPACE = '/mnt/files';
 const HELPER = '/run/workbench/lib/js/workbench/index.mjs';
 const PACKAGES = 'file:///opt/workbench/packages/index.mjs'; // where packages are looked for last
 
-const { internals, trigger } = findInternals();
+const loader = findLoader();
 const reallyExit = process.reallyExit;
 
-// findInternals gets at the module loader. What it uses is Node's own way to
-// run `--input-type=module`; where a version keeps it elsewhere, run() falls
-// back to importing the source from its file.
-function findInternals() {
-  let loader, triggerUncaught;
+// findLoader gets at the module loader. What it uses is Node's own way to run
+// `--input-type=module`; where a version keeps it elsewhere, run() falls back to
+// importing the source from its file.
+function findLoader() {
+  let found;
   try {
-    const m = require('internal/modules/esm/loader');
-    loader = m.getOrInitializeCascadedLoader();
+    require('internal/modules/esm/resolve'); // before the loader's other parts, which need it loaded
+    found = require('internal/modules/esm/loader').getOrInitializeCascadedLoader();
   } catch {
-    try { loader = require('internal/process/esm_loader').esmLoader; } catch { /* another version */ }
+    try { found = require('internal/process/esm_loader').esmLoader; } catch { /* another version */ }
   }
-  try {
-    const { internalBinding } = require('internal/test/binding');
-    triggerUncaught = internalBinding('errors').triggerUncaughtException;
-  } catch { /* another version */ }
-  return { internals: loader && typeof loader.eval === 'function' ? loader : undefined, trigger: triggerUncaught };
+  return typeof found?.eval === 'function' ? found : undefined;
 }
 
 function readControl() {
@@ -67,7 +63,10 @@ function reportAtExit(state) {
   const emit = process.emit;
   let dying = false;
   const hooked = function (event, ...args) {
-    if (event === 'uncaughtExceptionMonitor') dying = process.listenerCount('uncaughtException') === 0;
+    if (event === 'uncaughtExceptionMonitor') {
+      dying = process.listenerCount('uncaughtException') === 0;
+      withoutDriver(args[0]);
+    }
     const result = Reflect.apply(emit, this, [event, ...args]);
     if (event === 'exit' && this === process && !dying) {
       let code = Number(process.exitCode ?? args[0] ?? 0);
@@ -149,20 +148,13 @@ function runCommonJS(source, filename) {
   main.loaded = true;
 }
 
-// withoutDriver takes the driver's frames out of a trace.
+// withoutDriver takes the driver's frames out of a trace that will be printed.
 function withoutDriver(error) {
   try {
     if (typeof error?.stack === 'string') {
       error.stack = error.stack.split('\n').filter((line) => !line.includes(__filename)).join('\n');
     }
   } catch { /* frozen, or not an error */ }
-  return error;
-}
-
-function fail(error) {
-  withoutDriver(error);
-  if (trigger) trigger(error, false);
-  else setImmediate(() => { throw error; });
 }
 
 function run(job, state) {
@@ -170,27 +162,26 @@ function run(job, state) {
   const require = Module.createRequire(filename);
   if (isCommonJS(job.source)) {
     state.settled = true;
-    try {
-      runCommonJS(job.source, filename);
-    } catch (error) {
-      fail(error);
-    }
+    runCommonJS(job.source, filename);
     return;
   }
   // A module has none of these; a program that mixes styles finds them anyway.
   hidden(globalThis, 'require', { value: require, writable: true });
   hidden(globalThis, '__filename', { value: filename, writable: true });
   hidden(globalThis, '__dirname', { value: path.dirname(filename), writable: true });
-  const running = internals
-    ? internals.eval(job.source.replace(/^#!.*/, ''), pathToFileURL(filename).href, true)
+  const running = loader
+    ? loader.eval(job.source.replace(/^#!.*/, ''), pathToFileURL(filename).href, true)
     : import(pathToFileURL(job.path).href);
-  running.then(() => { state.settled = true; }, (error) => { state.settled = true; fail(error); });
+  // Nobody handles a failure: Node reports it as it would the main module's.
+  running.finally(() => { state.settled = true; });
 }
 
 function main() {
   process.execArgv = []; // workers and forks start as usual
   process.setSourceMapsEnabled?.(true);
-  if (internals) findHelper(internals);
+  if (loader) findHelper(loader);
+  // What was written is out when the program ends, also by process.exit.
+  for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);
   const job = readControl();
   for (const [key, value] of job.env) process.env[key] = value;
   process.argv = [process.execPath, path.join(WORKSPACE, job.name), ...job.args];

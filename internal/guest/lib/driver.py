@@ -174,6 +174,7 @@ def at_exit(module, code):
 
     attempt(threading._shutdown)
     attempt(atexit._run_exitfuncs)
+    flush_files()  # before objects go: a collector may close a file too early
     names = module.__dict__
     for private in (True, False):
         for key in [k for k in names if k.startswith("_") == private and k != "__builtins__"]:
