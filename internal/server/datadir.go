@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,7 +42,7 @@ func openDataDir(path string) (*dataDir, error) {
 	if err != nil {
 		return nil, workbench.E(workbench.CodeUnavailable, "the data directory %s cannot be written", path).Caused(err)
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := takeLock(lock); err != nil {
 		_ = lock.Close()
 		return nil, workbench.E(workbench.CodeUnavailable, "the data directory %s is in use by another process", path).
 			WithHint("stop the other server, or name another directory with --data").Caused(err)
@@ -52,6 +53,18 @@ func openDataDir(path string) (*dataDir, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// takeLock takes the lock, or gives up after a second. A server that was just
+// killed can hold it for a moment longer, through a child that it had begun to
+// start and that has not yet become another program.
+func takeLock(f *os.File) error {
+	for end := time.Now().Add(time.Second); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // readInstance reads the instance id, or makes one.
