@@ -50,6 +50,7 @@ func (a *app) runCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
+			f.timed = c.Flags().Changed("timeout")
 			return a.runProgram(c.Context(), &l, f, args[0], args[1:])
 		},
 	}
