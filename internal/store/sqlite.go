@@ -72,12 +72,13 @@ func (db *DB) openSQLite(ctx context.Context, path string, readers int) error {
 type sqliteWriter struct {
 	db    *sql.DB
 	turn  chan struct{} // holds one token: whose turn it is to write
+	ended chan struct{} // closed by close
 	conn  *sql.Conn     // nil after a broken connection
 	stmts map[string]*sql.Stmt
 }
 
 func newSQLiteWriter(db *sql.DB) *sqliteWriter {
-	w := &sqliteWriter{db: db, turn: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
+	w := &sqliteWriter{db: db, turn: make(chan struct{}, 1), ended: make(chan struct{}), stmts: map[string]*sql.Stmt{}}
 	w.turn <- struct{}{}
 	return w
 }
@@ -88,6 +89,8 @@ func newSQLiteWriter(db *sql.DB) *sqliteWriter {
 func (w *sqliteWriter) begin(ctx context.Context) error {
 	select {
 	case <-w.turn:
+	case <-w.ended:
+		return sql.ErrConnDone
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -173,8 +176,10 @@ func (w *sqliteWriter) discard() {
 	}
 }
 
+// close waits for the transaction under way; the next ones fail at once.
 func (w *sqliteWriter) close() error {
 	<-w.turn
+	close(w.ended)
 	for _, s := range w.stmts {
 		_ = s.Close()
 	}

@@ -51,7 +51,7 @@ func mustSQLite(t testing.TB) *store.DB {
 
 func mustPostgres(t testing.TB) *store.DB {
 	t.Helper()
-	return mustOpen(t, pgtest.MustURL(t))
+	return mustOpen(t, pgtest.MustSchemaURL(t))
 }
 
 func TestSQLite(t *testing.T) { storetest.Run(t, mustSQLite) }
