@@ -78,21 +78,43 @@ func (db *DB) openPostgres(ctx context.Context, dsn string, conns int) error {
 	if conns <= 0 {
 		conns = 16
 	}
+	if err := db.checkDurability(ctx, cfg); err != nil {
+		return err
+	}
 	db.read = stdlib.OpenDB(*cfg)
 	db.read.SetMaxOpenConns(conns)
 	db.read.SetMaxIdleConns(conns)
 	db.read.SetConnMaxIdleTime(5 * time.Minute)
 	db.read.SetConnMaxLifetime(time.Hour)
-	ping, cancel := context.WithTimeout(ctx, postgresConnectTimeout)
-	defer cancel()
-	if err := db.read.PingContext(ping); err != nil {
-		return err
-	}
 	if err := migrate(ctx, db.read, Postgres); err != nil {
 		return err
 	}
 	db.listen, err = startListener(ctx, db, cfg)
 	return err
+}
+
+// checkDurability sees that a commit is on disk when it returns, whatever the
+// database's or the role's default is, and reports a server that cannot promise
+// it.
+func (db *DB) checkDurability(ctx context.Context, cfg *pgx.ConnConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*postgresConnectTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var commit, fsync string
+	if err := conn.QueryRow(ctx, "SELECT current_setting('synchronous_commit'), current_setting('fsync')").Scan(&commit, &fsync); err != nil {
+		return err
+	}
+	if commit == "off" {
+		cfg.RuntimeParams["synchronous_commit"] = "on"
+	}
+	if fsync == "off" {
+		db.log.Warn("the database server runs with fsync off: accepted work can be lost when its machine stops")
+	}
+	return nil
 }
 
 // listener holds the connection that hears other servers' commits.

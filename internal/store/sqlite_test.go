@@ -170,7 +170,7 @@ func TestSQLiteFullDisk(t *testing.T) {
 // that writes is not disturbed.
 func TestSQLiteWaitingForTheWriter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "workbench.db")
-	db, err := store.Open(t.Context(), path, store.Options{CallTimeout: 300 * time.Millisecond})
+	db, err := store.Open(t.Context(), path, store.Options{CallTimeout: time.Second})
 	wantCode(t, err, "")
 	defer db.Close()
 	c := mustClient(t, db)
