@@ -324,7 +324,7 @@ func TestHeadersGivenTwice(t *testing.T) {
 	w := MustWorld(t)
 	key := w.Direct("", "acme", "ada")
 	for name, status := range map[string]int{"Authorization": 401, identity.TenantHeader: 400} {
-		req, _ := http.NewRequestWithContext(t.Context(), "GET", w.server.URL+"/v1/workbench/sessions", nil)
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, w.server.URL+"/v1/workbench/sessions", nil)
 		req.Header.Set("Authorization", "Bearer "+key)
 		req.Header.Add(name, "acme")
 		if name != "Authorization" {

@@ -36,7 +36,7 @@ type sseClient struct {
 func (w *world) MustFollow(t testing.TB, secret, run string, headers ...string) *sseClient {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, "GET", w.server.URL+"/v1/workbench/runs/"+run+"/events", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL+"/v1/workbench/runs/"+run+"/events", nil)
 	if err != nil {
 		t.Fatalf("request: %v", err)
 	}
@@ -48,7 +48,7 @@ func (w *world) MustFollow(t testing.TB, secret, run string, headers ...string) 
 	if err != nil {
 		t.Fatalf("following: %v", err)
 	}
-	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
+	if res.StatusCode != http.StatusOK || res.Header.Get("Content-Type") != "text/event-stream" {
 		t.Fatalf("following: %d %s", res.StatusCode, res.Header)
 	}
 	return &sseClient{t: t, res: res, lines: bufio.NewReader(res.Body), stop: stop}

@@ -58,6 +58,7 @@ func Document(version string) []byte {
 		doc.AddOperation(b.operation(r, event))
 	}
 	b.openReplies()
+	describe(b.registry.Map())
 	raw, err := json.Marshal(doc)
 	if err != nil {
 		panic("api: the document does not marshal: " + err.Error())

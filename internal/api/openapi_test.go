@@ -63,7 +63,10 @@ func TestDocumentLint(t *testing.T) {
 	camel := regexp.MustCompile(`^[a-z][A-Za-z0-9]*$`)
 	for name, s := range schemas {
 		properties, _ := s.(map[string]any)["properties"].(map[string]any)
-		for property := range properties {
+		for property, p := range properties {
+			if p.(map[string]any)["description"] == nil {
+				t.Errorf("%s.%s has no description", name, property)
+			}
 			if !camel.MatchString(property) {
 				t.Errorf("%s.%s is not camelCase", name, property)
 			}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,7 +92,7 @@ func TestWhoMaySeeWhatForReal(t *testing.T) {
 		}
 		for i, caller := range callers {
 			want := expected[r.ID][i]
-			if r.Method != "GET" && want < 400 {
+			if r.Method != http.MethodGet && want < 400 {
 				continue
 			}
 			x := s.ask(r, s.secrets[caller], s.headers[caller])

@@ -241,7 +241,7 @@ func (o RunOptions) refuseNotBuilt() error {
 		{"contextId", o.ContextID != nil},
 		{"background", o.Background != nil && *o.Background},
 		{"afterExecution", o.AfterExecution != nil},
-		{"reusableRun", o.ReusableRun != nil && !(isMode && mode == "off" && len(o.ReusableRun) == 1)},
+		{"reusableRun", o.ReusableRun != nil && (!isMode || mode != "off" || len(o.ReusableRun) != 1)},
 	} {
 		if f.used {
 			return workbench.E(workbench.CodeNotBuilt, "%s is not built yet", f.field).WithField(f.field).

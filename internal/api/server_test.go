@@ -112,7 +112,7 @@ func TestMetricsNameNobody(t *testing.T) {
 	session := w.MustSession(key)
 	w.Do("GET", "/v1/workbench/sessions/"+session, key, "").Want(200)
 	w.Do("GET", "/v1/workbench/sessions/ses_"+unknownID, key, "").Want(404)
-	w.Do("WIERD", "/whatever/"+session, key, "").Want(404)
+	w.Do("BREW", "/whatever/"+session, key, "").Want(404)
 	text := string(w.Do("GET", "/metrics", "", "").Want(200).Body)
 	for _, want := range []string{
 		`workbench_http_requests_total{method="POST",route="/v1/workbench/sessions",status="201"} 1`,
@@ -123,7 +123,7 @@ func TestMetricsNameNobody(t *testing.T) {
 			t.Errorf("no line %s", want)
 		}
 	}
-	for _, id := range []string{session, "acme", "ada\"", "key_", "WIERD"} {
+	for _, id := range []string{session, "acme", "ada\"", "key_", "BREW"} {
 		if strings.Contains(text, id) {
 			t.Errorf("the metrics name %q", id)
 		}

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -55,14 +56,14 @@ var expected = map[string][13]int{
 
 // stage is ada's session with everything a route may ask for, and who asks.
 type stage struct {
-	w                                *world
-	session, elsewhere, run, file    string
-	victim                           string // a key of the first project
-	secrets                          map[string]string
-	headers                          map[string][]string
-	dead                             map[string]string // refused everywhere, 401
-	misplaced                        string            // an embedded key limited to globex
-	contentOfRun, contentOfFile, own string
+	w                             *world
+	session, elsewhere, run, file string
+	victim                        string // a key of the first project
+	secrets                       map[string]string
+	headers                       map[string][]string
+	dead                          map[string]string // refused everywhere, 401
+	misplaced                     string            // an embedded key limited to globex
+	contentOfRun, contentOfFile   string
 }
 
 var (
@@ -166,7 +167,7 @@ func TestWhoMaySeeWhat(t *testing.T) {
 			continue
 		}
 		for i, caller := range callers {
-			if i == 0 || r.Method != "GET" {
+			if i == 0 || r.Method != http.MethodGet {
 				s.set(t)
 			}
 			x := s.ask(r, s.secrets[caller], s.headers[caller])
