@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+// rate is how many sessions a second go from creation to close.
+type rate struct {
+	What      string  `json:"what"`
+	Clients   int     `json:"clients"`
+	Sessions  int     `json:"sessions"`
+	PerSecond float64 `json:"perSecond"`
+}
+
+func (w *world) sessions(ctx context.Context) ([]rate, error) {
+	var rates []rate
+	for _, r := range []struct {
+		what     string
+		clients  int
+		sessions int
+		run      bool
+	}{
+		{"created and closed", 1, 200, false},
+		{"created and closed", 8, 400, false},
+		{"created, one Bash run, closed", 1, 20, true},
+		{"created, one Bash run, closed", 8, 40, true},
+	} {
+		perSecond, err := w.sessionRate(ctx, r.clients, r.sessions, r.run)
+		if err != nil {
+			return nil, fmt.Errorf("sessions %s: %w", r.what, err)
+		}
+		rates = append(rates, rate{What: r.what, Clients: r.clients, Sessions: r.sessions, PerSecond: perSecond})
+	}
+	return rates, nil
+}
+
+func (w *world) sessionRate(ctx context.Context, clients, sessions int, run bool) (float64, error) {
+	var left atomic.Int64
+	left.Store(int64(sessions))
+	errs := make([]error, clients)
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range clients {
+		wg.Go(func() {
+			for errs[i] == nil && left.Add(-1) >= 0 {
+				errs[i] = w.sessionLife(ctx, run)
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	return float64(sessions) / took.Seconds(), errors.Join(errs...)
+}
+
+func (w *world) sessionLife(ctx context.Context, run bool) error {
+	if run {
+		_, err := w.newSession(ctx, workbench.Bash)
+		return err
+	}
+	s, err := w.client.CreateAgentSession(ctx, sdk.CreateSession{Agent: "bench"})
+	if err != nil {
+		return err
+	}
+	_, err = w.client.CloseAgentSession(ctx, s.ID)
+	return err
+}
+
+// idle is the memory of a session that does nothing.
+type idle struct {
+	What      string  `json:"what"`
+	Processes int     `json:"processes"` // on the host
+	PSSMiB    float64 `json:"pssMiB"`
+	CgroupMiB float64 `json:"cgroupMiB"` // what its control group is charged
+}
+
+// idleAfter is how long a session is left alone before it is measured.
+const idleAfter = 5 * time.Second
+
+func (w *world) idleMemory(ctx context.Context) ([]idle, error) {
+	fresh, err := w.openLive(ctx, workbench.Bash)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-time.After(idleAfter):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	m, err := w.memory(ctx, fresh.sandbox, "after one Bash run")
+	if err != nil {
+		return nil, err
+	}
+	all := []idle{m}
+	for _, l := range raced {
+		m, err := w.memory(ctx, w.live[l].sandbox, fmt.Sprintf("after %d runs of %s", w.parts[l].n+1, l))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	_, err = w.client.CloseAgentSession(ctx, fresh.id)
+	return all, err
+}
+
+// memory measures a sandbox's processes on the host: those in its control
+// group.
+func (w *world) memory(ctx context.Context, sandbox, what string) (idle, error) {
+	m := idle{What: what}
+	box, err := w.driver.Attach(ctx, sandbox)
+	if err != nil {
+		return m, err
+	}
+	stats, err := box.Stats(ctx)
+	if err != nil {
+		return m, err
+	}
+	m.CgroupMiB = float64(stats.MemoryBytes) / float64(workbench.MiB)
+	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return m, err
+	}
+	for _, file := range groups {
+		raw, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(raw, []byte(sandbox)) {
+			continue // it ended, or is another's
+		}
+		rollup, err := os.ReadFile(filepath.Join(filepath.Dir(file), "smaps_rollup"))
+		if err != nil {
+			continue
+		}
+		m.Processes++
+		for line := range strings.Lines(string(rollup)) {
+			if f := strings.Fields(line); len(f) == 3 && f[0] == "Pss:" {
+				kib, err := strconv.ParseFloat(f[1], 64)
+				if err != nil {
+					return m, err
+				}
+				m.PSSMiB += kib / 1024
+			}
+		}
+	}
+	if m.Processes == 0 {
+		return m, errors.New("no process of an idle session's sandbox was found")
+	}
+	return m, nil
+}
+
+// transfer is the speed of one kind of file transfer.
+type transfer struct {
+	What        string  `json:"what"`
+	Samples     int     `json:"samples"`
+	P50Ms       float64 `json:"p50Ms"`
+	MBPerSecond float64 `json:"mbPerSecond"` // at the median, in 10⁶ bytes
+}
+
+const (
+	fileBytes   = 8 << 20
+	fileSamples = 20
+)
+
+// transfers uploads, downloads and deletes a file that does not compress.
+func (w *world) transfers(ctx context.Context) ([]transfer, error) {
+	s, err := w.client.CreateAgentSession(ctx, sdk.CreateSession{Agent: "bench"})
+	if err != nil {
+		return nil, err
+	}
+	content := make([]byte, fileBytes)
+	var up, down []time.Duration
+	for range fileSamples {
+		if _, err := rand.Read(content); err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		a, err := w.client.UploadSessionArtifact(ctx, s.ID, sdk.Upload{Name: "file.bin"}, bytes.NewReader(content))
+		if err != nil {
+			return nil, err
+		}
+		up = append(up, time.Since(began))
+		began = time.Now()
+		n, err := w.client.DownloadSessionArtifact(ctx, a.ID, io.Discard)
+		if err != nil {
+			return nil, err
+		}
+		if n != fileBytes {
+			return nil, fmt.Errorf("downloaded %d bytes of %d", n, fileBytes)
+		}
+		down = append(down, time.Since(began))
+		if _, err := w.client.DeleteSessionArtifact(ctx, a.ID); err != nil {
+			return nil, err
+		}
+	}
+	_, err = w.client.CloseAgentSession(ctx, s.ID)
+	return []transfer{transferOf("upload, encrypted and durable", up), transferOf("download", down)}, err
+}
+
+func transferOf(what string, took []time.Duration) transfer {
+	p50 := percentile(sorted(took), 50)
+	return transfer{What: what, Samples: len(took), P50Ms: ms(p50), MBPerSecond: fileBytes / p50.Seconds() / 1e6}
+}

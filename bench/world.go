@@ -1,0 +1,288 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/image"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/server"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+// hellos is the program of each language. Every contender must print helloText.
+var hellos = map[workbench.Language]string{
+	workbench.Python:     `print("hello")`,
+	workbench.JavaScript: `console.log("hello")`,
+	workbench.Bash:       `echo hello`,
+}
+
+const helloText = "hello\n"
+
+// raced are the languages in the order of the report.
+var raced = []workbench.Language{workbench.Python, workbench.JavaScript, workbench.Bash}
+
+// world is a whole server in this process, reached over a loopback port as a
+// client would.
+type world struct {
+	server *server.Server
+	image  image.Image
+	driver sandbox.Driver // the server's own, for measuring only
+	http   *http.Server
+	url    string
+	client *sdk.Client
+	secret string
+	raw    *http.Client
+	log    *os.File
+
+	live  map[workbench.Language]*liveSession
+	parts map[workbench.Language]*parts
+}
+
+// liveSession is a session whose sandbox runs.
+type liveSession struct{ id, sandbox string }
+
+func openWorld(ctx context.Context, o options, dir string) (*world, error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	w := &world{log: log, raw: sdk.DefaultHTTP(), live: map[workbench.Language]*liveSession{}, parts: map[workbench.Language]*parts{}}
+	w.server, err = server.Open(ctx, server.Options{
+		DataDir: filepath.Join(dir, "data"), Images: o.images, DefaultImage: o.image,
+		Runsc: filepath.Join(o.bin, "runsc"), Guest: filepath.Join(o.bin, "guest"),
+		Log:        slog.New(slog.NewTextHandler(log, nil)),
+		WrapDriver: func(d sandbox.Driver) sandbox.Driver { w.driver = d; return d },
+	})
+	if err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	if err := w.begin(ctx, o); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+// begin listens, makes a user's key and brings one session per language to life.
+func (w *world) begin(ctx context.Context, o options) (err error) {
+	if w.image, err = w.server.Images().Get(ctx, o.image); err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	w.url = "http://" + listener.Addr().String()
+	w.http = &http.Server{Handler: w.server.Handler(), ReadHeaderTimeout: time.Minute}
+	go func() { _ = w.http.Serve(listener) }() // ends with close
+	admin, err := sdk.New(sdk.Options{BaseURL: w.url, Key: w.server.AdminKey()})
+	if err != nil {
+		return err
+	}
+	key, err := admin.CreateKey(ctx, sdk.CreateKey{Kind: workbench.KeyDirect, Name: "bench", Tenant: "bench", User: "bench"})
+	if err != nil {
+		return err
+	}
+	w.secret = key.Secret
+	if w.client, err = sdk.New(sdk.Options{BaseURL: w.url, Key: w.secret}); err != nil {
+		return err
+	}
+	for _, l := range raced {
+		if w.live[l], err = w.openLive(ctx, l); err != nil {
+			return err
+		}
+		w.parts[l] = &parts{}
+	}
+	return nil
+}
+
+// openLive makes a session and its sandbox, which it finds out.
+func (w *world) openLive(ctx context.Context, l workbench.Language) (*liveSession, error) {
+	before, err := w.sandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := w.client.CreateAgentSession(ctx, sdk.CreateSession{Agent: "bench"})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.hello(ctx, s.ID, l); err != nil {
+		return nil, err
+	}
+	after, err := w.sandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for id := range after {
+		if !before[id] {
+			return &liveSession{id: s.ID, sandbox: id}, nil
+		}
+	}
+	return nil, errors.New("the session has no sandbox")
+}
+
+func (w *world) sandboxes(ctx context.Context) (map[string]bool, error) {
+	handles, err := w.driver.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := map[string]bool{}
+	for _, h := range handles {
+		ids[h.ID] = true
+	}
+	return ids, nil
+}
+
+func (w *world) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	if w.http != nil {
+		w.raw.CloseIdleConnections()
+		errs = append(errs, w.http.Close())
+	}
+	return errors.Join(append(errs, w.server.Close(ctx), w.log.Close())...)
+}
+
+// submit posts a run and answers with its receipt: at once (wait 0, status
+// 202), or when it has ended.
+func (w *world) submit(ctx context.Context, session string, l workbench.Language, code string, wait time.Duration) (workbench.Receipt, error) {
+	var receipt workbench.Receipt
+	body, err := json.Marshal(sdk.CreateRun{Language: l, Code: code})
+	if err != nil {
+		return receipt, err
+	}
+	url, want := w.url+"/v1/workbench/sessions/"+session+"/runs", http.StatusAccepted
+	if wait > 0 {
+		url, want = fmt.Sprintf("%s?waitMs=%d", url, wait.Milliseconds()), http.StatusOK
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return receipt, err
+	}
+	req.Header.Set("Authorization", "Bearer "+w.secret)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := w.raw.Do(req)
+	if err != nil {
+		return receipt, err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	if err != nil {
+		return receipt, err
+	}
+	if res.StatusCode != want {
+		return receipt, fmt.Errorf("status %d: %s", res.StatusCode, answer)
+	}
+	return receipt, json.Unmarshal(answer, &receipt)
+}
+
+// hello runs a language's hello in a session.
+func (w *world) hello(ctx context.Context, session string, l workbench.Language) (workbench.Receipt, error) {
+	r, err := w.submit(ctx, session, l, hellos[l], time.Minute)
+	if err == nil && (r.Status != workbench.StatusSucceeded || r.Stdout == nil || *r.Stdout != helloText) {
+		err = fmt.Errorf("the run ended %s (%s) %s", r.Status, r.Reason, r.Message)
+	}
+	return r, err
+}
+
+// contenders are the ways through Workbench.
+func (w *world) contenders() []contender {
+	var all []contender
+	for _, l := range raced {
+		all = append(all, contender{name: nameLive, language: string(l), run: func(ctx context.Context) (time.Duration, error) {
+			began := time.Now()
+			r, err := w.hello(ctx, w.live[l].id, l)
+			took := time.Since(began)
+			w.parts[l].add(took, r)
+			return took, err
+		}})
+	}
+	for _, l := range raced {
+		all = append(all, contender{name: nameNew, language: string(l), few: true, run: func(ctx context.Context) (time.Duration, error) {
+			return w.newSession(ctx, l)
+		}})
+	}
+	return append(all, contender{name: nameAdmit, language: string(workbench.Bash), run: w.admission})
+}
+
+// newSession times a session's making and its first result.
+func (w *world) newSession(ctx context.Context, l workbench.Language) (time.Duration, error) {
+	began := time.Now()
+	s, err := w.client.CreateAgentSession(ctx, sdk.CreateSession{Agent: "bench"})
+	if err != nil {
+		return 0, err
+	}
+	_, err = w.hello(ctx, s.ID, l)
+	took := time.Since(began)
+	_, closeErr := w.client.CloseAgentSession(ctx, s.ID)
+	return took, errors.Join(err, closeErr)
+}
+
+// admission times a submission up to its 202.
+func (w *world) admission(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
+	r, err := w.submit(ctx, w.live[workbench.Bash].id, workbench.Bash, hellos[workbench.Bash], 0)
+	took := time.Since(began)
+	if err != nil {
+		return 0, err
+	}
+	_, err = w.client.WaitForSessionRun(ctx, r.ID)
+	return took, err
+}
+
+// parts sums where the time of a session's runs went.
+type parts struct {
+	n                                         int
+	total, dispatch, sandbox, program, replay time.Duration
+}
+
+func (p *parts) add(total time.Duration, r workbench.Receipt) {
+	if r.StartedAt == nil || r.FinishedAt == nil {
+		return
+	}
+	p.n++
+	p.total += total
+	p.dispatch += r.StartedAt.Sub(r.CreatedAt)
+	p.sandbox += r.FinishedAt.Sub(*r.StartedAt)
+	p.program += time.Duration(r.DurationMs) * time.Millisecond
+	p.replay += total - r.FinishedAt.Sub(r.CreatedAt)
+}
+
+// split is the mean of each part, in milliseconds.
+type split struct {
+	Language   string  `json:"language"`
+	TotalMs    float64 `json:"totalMs"`
+	DispatchMs float64 `json:"dispatchMs"` // admitted → about to leave for the guest
+	SandboxMs  float64 `json:"sandboxMs"`  // → program ended, workspace committed
+	ProgramMs  float64 `json:"programMs"`  // of it: start and run of the interpreter, in whole milliseconds
+	RestMs     float64 `json:"restMs"`     // request, admission, settlement, reply
+}
+
+func (w *world) split() []split {
+	var all []split
+	for _, l := range raced {
+		p := w.parts[l]
+		if p.n == 0 {
+			continue
+		}
+		mean := func(d time.Duration) float64 { return ms(d / time.Duration(p.n)) }
+		all = append(all, split{Language: string(l), TotalMs: mean(p.total), DispatchMs: mean(p.dispatch),
+			SandboxMs: mean(p.sandbox), ProgramMs: mean(p.program), RestMs: mean(p.replay)})
+	}
+	return all
+}
