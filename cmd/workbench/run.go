@@ -297,58 +297,67 @@ func (a *app) cancelRun(ctx context.Context, client *client, runID string) {
 // exitOf is the exit status for a run's end: the program's own code where it
 // came to an end of its own, else the documented one.
 func exitOf(r workbench.Run) int {
-	switch r.Status {
-	case workbench.StatusSucceeded:
+	own := r.ExitCode != nil && *r.ExitCode > 0 && *r.ExitCode < 256 && r.Signal == ""
+	switch {
+	case r.Status == workbench.StatusSucceeded:
 		return 0
-	case workbench.StatusUnknown:
+	case r.Status == workbench.StatusUnknown:
 		return workbench.ExitRunUnknown
-	case workbench.StatusFailed:
-		if r.Reason == workbench.ReasonInfrastructure {
-			return workbench.ExitUnavailable
-		}
-		if r.ExitCode != nil && *r.ExitCode > 0 && *r.ExitCode < 256 && r.Signal == "" {
-			return *r.ExitCode
-		}
+	case r.Status == workbench.StatusFailed && r.Reason == workbench.ReasonInfrastructure:
+		return workbench.ExitUnavailable
+	case r.Status == workbench.StatusFailed && own:
+		return *r.ExitCode
 	}
 	return workbench.ExitRunFailed
 }
 
 // summary says on stderr how the run ended and where its files are.
 func (a *app) summary(r workbench.Receipt, saved []savedFile, out string) {
-	took := millis(r.DurationMs)
-	switch r.Status {
-	case workbench.StatusSucceeded:
-		a.note("%s succeeded in %s", r.ID, took)
-	default:
-		line := fmt.Sprintf("%s %s", r.ID, r.Status)
-		if r.Reason != "" {
-			line += " (" + string(r.Reason) + ")"
-		}
-		line += " after " + took
-		if r.Message != "" {
-			line += ": " + r.Message
-		}
-		a.note("%s", line)
-	}
+	a.note("%s", ending(r.Run))
 	if len(r.LimitsHit) > 0 {
 		a.note("limits met: %s", strings.Join(r.LimitsHit, ", "))
 	}
 	for _, n := range r.Notices {
 		a.note("%s: %s", n.Code, n.Detail)
 	}
-	for stream, info := range map[string]workbench.StreamInfo{"stdout": r.Outputs.Stdout, "stderr": r.Outputs.Stderr} {
-		if info.Truncated {
-			rest := "the rest was only counted"
-			if info.FileID != "" {
-				rest = "all that was retained is in " + info.FileID
-			}
-			a.note("%s shows %s of %s; %s", stream, size(info.CapturedBytes), size(info.TotalBytes), rest)
-		}
-	}
+	a.cut("stdout", r.Outputs.Stdout)
+	a.cut("stderr", r.Outputs.Stderr)
 	for _, s := range saved {
 		a.note("%s", s.line())
 	}
 	if out == "" && r.Files.Total > 0 {
 		a.note("the run changed %d files; --out DIR brings them here", r.Files.Total)
 	}
+}
+
+// ending is one line about how a run ended.
+func ending(r workbench.Run) string {
+	took := millis(r.DurationMs)
+	if r.Status == workbench.StatusSucceeded {
+		return r.ID + " succeeded in " + took
+	}
+	line := fmt.Sprintf("%s %s", r.ID, r.Status)
+	if r.Reason != "" {
+		line += " (" + string(r.Reason) + ")"
+	}
+	line += " after " + took
+	if r.Message != "" {
+		line += ": " + r.Message
+	}
+	return line
+}
+
+// cut says what of a stream was not captured.
+func (a *app) cut(stream string, info workbench.StreamInfo) {
+	if !info.Truncated {
+		return
+	}
+	rest := "the rest was only counted"
+	if info.FileID != "" {
+		rest = "the rest is in " + info.FileID
+		if info.FileTruncated {
+			rest = "a part of the rest is in " + info.FileID
+		}
+	}
+	a.note("%s shows %s of %s; %s", stream, size(info.CapturedBytes), size(info.TotalBytes), rest)
 }

@@ -128,8 +128,11 @@ const closeGrace = 5 * time.Second
 func shutDown(s interface{ Close(context.Context) error }, h *http.Server, drain time.Duration, failed <-chan error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), drain+closeGrace)
 	defer cancel()
-	answered := make(chan error, 1)
-	go func() { answered <- h.Shutdown(ctx) }()
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_ = h.Shutdown(ctx) // what does not end in time is cut below
+	}()
 	draining, stop := context.WithTimeout(ctx, drain)
 	err := s.Close(draining)
 	stop()

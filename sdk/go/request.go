@@ -149,7 +149,7 @@ const maxAnswer = 64 << 20
 
 // decode sends the call and reads its JSON answer. An answer cut short is
 // asked for again where that is allowed.
-func decode[T any](ctx context.Context, c *Client, r call) (T, *http.Response, error) {
+func decode[T any](ctx context.Context, c *Client, r call) (T, http.Header, error) {
 	var out T
 	for n := 1; ; n++ {
 		res, err := c.do(ctx, r)
@@ -163,7 +163,7 @@ func decode[T any](ctx context.Context, c *Client, r call) (T, *http.Response, e
 				return out, nil, workbench.E(workbench.CodeInternal, "the server's answer is not the JSON expected").
 					WithHint("check that the address is that of a Workbench server of this version").Caused(err)
 			}
-			return out, res, nil
+			return out, res.Header, nil
 		}
 		err = c.unreachable(ctx, err)
 		if n > c.o.Retries || !r.repeatable() || c.pause(ctx, n, 0) != nil {

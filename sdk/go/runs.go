@@ -41,13 +41,13 @@ type Submitted struct {
 // queue_full, idempotency_key_reused, session_closed, session_expired,
 // limit_out_of_range, language_not_available, not_found.
 func (c *Client) CreateSessionRun(ctx context.Context, sessionID string, r CreateRun) (Submitted, error) {
-	run, res, err := decode[workbench.Run](ctx, c, call{
+	run, header, err := decode[workbench.Run](ctx, c, call{
 		method: http.MethodPost, path: "/sessions/" + seg(sessionID) + "/runs", json: r, keyed: r.IdempotencyKey != "",
 	})
 	if err != nil {
 		return Submitted{}, err
 	}
-	return Submitted{Run: run, Replayed: res.Header.Get("Idempotency-Replayed") == "true"}, nil
+	return Submitted{Run: run, Replayed: header.Get("Idempotency-Replayed") == "true"}, nil
 }
 
 // MaxPoll is how long one request waits for the end of a run. It is below the
