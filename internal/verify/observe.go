@@ -154,6 +154,19 @@ func (s *scene) groupFile(b *session, controller, v1, v2 string) (string, bool) 
 	return "", false
 }
 
+// throttled is how often the kernel held the sandbox back at its bound on CPU
+// time.
+func (s *scene) throttled(b *session) int64 {
+	text, _ := s.groupFile(b, "cpu", "cpu.stat", "cpu.stat")
+	for line := range strings.SplitSeq(text, "\n") {
+		if rest, ok := strings.CutPrefix(line, "nr_throttled "); ok {
+			n, _ := strconv.ParseInt(rest, 10, 64)
+			return n
+		}
+	}
+	return -1
+}
+
 // countingSink takes a scan and forgets it.
 type countingSink struct{ entries []guestwire.Entry }
 
@@ -190,4 +203,3 @@ func (h *hashingSink) Entry(e guestwire.Entry, content io.Reader) error {
 	}
 	return nil
 }
-

@@ -73,7 +73,8 @@ func checkMemoryBomb(probe string) func(context.Context, *scene) finding {
 		if err != nil {
 			return broke(err)
 		}
-		r, err := b.probeRequest(probe, nil)
+		// What is beyond the limit is held for so long: a watchdog has to look.
+		r, err := b.probeRequest(probe, map[string]any{"held": 4})
 		if err != nil {
 			return broke(err)
 		}
@@ -110,6 +111,10 @@ func (b *session) fate(ctx context.Context) string {
 	}
 }
 
+// chargeBatch is by how much a peak may pass a bound: the kernel charges memory
+// in batches for each CPU.
+const chargeBatch = 4 << 20
+
 // withinBound proves what it is told unless the host saw the sandbox beyond its
 // bound on memory.
 func (b *session) withinBound(ctx context.Context, format string, args ...any) finding {
@@ -117,7 +122,7 @@ func (b *session) withinBound(ctx context.Context, format string, args ...any) f
 	if err != nil {
 		return broke(err)
 	}
-	if stats.MemoryPeakBytes > stats.MemoryLimit && stats.MemoryLimit > 0 {
+	if stats.MemoryLimit > 0 && stats.MemoryPeakBytes > stats.MemoryLimit+chargeBatch {
 		return failed("the host saw %d MiB in a sandbox of %d MiB", stats.MemoryPeakBytes>>20, stats.MemoryLimit>>20)
 	}
 	return proved(format, args...)
@@ -159,7 +164,7 @@ func checkKernelMemory(ctx context.Context, s *scene) finding {
 	if exit.Reason != sandbox.ExitOutOfMemory {
 		return failed("the sandbox ended by %s: %s", exit.Reason, exit.Detail)
 	}
-	if exit.Last.MemoryPeakBytes > exit.Last.MemoryLimit {
+	if exit.Last.MemoryPeakBytes > exit.Last.MemoryLimit+chargeBatch {
 		return failed("the host saw %d MiB in a sandbox of %d MiB", exit.Last.MemoryPeakBytes>>20, exit.Last.MemoryLimit>>20)
 	}
 	if lost := before - availableMemory(); before > 0 && lost > target {
@@ -172,12 +177,12 @@ func checkKernelMemory(ctx context.Context, s *scene) finding {
 // the wall limit ends them.
 func checkHog(pin bool) func(context.Context, *scene) finding {
 	return func(ctx context.Context, s *scene) finding {
-		return s.storm(ctx, "H09", map[string]any{"seconds": 4, "pin": pin}, "spinning")
+		return s.storm(ctx, "H09", map[string]any{"seconds": 6, "pin": pin}, "spinning")
 	}
 }
 
 func checkTimerStorm(ctx context.Context, s *scene) finding {
-	return s.storm(ctx, "H12", map[string]any{"seconds": 4}, "storming")
+	return s.storm(ctx, "H12", map[string]any{"seconds": 6}, "storming")
 }
 
 // storm runs a probe that wants all the CPU there is in a sandbox of slowCPUs,
@@ -191,7 +196,7 @@ func (s *scene) storm(ctx context.Context, probe string, params map[string]any, 
 	if err != nil {
 		return broke(err)
 	}
-	r.Timeout, r.Grace = 3*time.Second, 100*time.Millisecond
+	r.Timeout, r.Grace = 4*time.Second, 100*time.Millisecond
 	run, err := b.begin(ctx, r)
 	if err != nil {
 		return broke(err)
@@ -200,20 +205,23 @@ func (s *scene) storm(ctx context.Context, probe string, params map[string]any, 
 		return broke(err)
 	}
 	const window = 1500 * time.Millisecond
+	throttled := s.throttled(b)
 	before, began := mustStats(ctx, b), time.Now()
 	late := lateness(ctx, window)
 	after, took := mustStats(ctx, b), time.Since(began)
+	share := (after.CPU - before.CPU).Seconds() / took.Seconds()
+	// Quotas are dealt out in periods of 100 ms: one more may fall in.
+	if most := slowCPUs * (1 + 0.15/took.Seconds()) * 1.05; share > most {
+		_ = run.exec.Cancel(ctx) // the next row measures too
+		_, _ = run.wait(ctx)
+		return failed("it used %.2f CPUs of %.2f", share, slowCPUs)
+	}
 	out, err := run.wait(ctx)
 	if err != nil {
 		return broke(err)
 	}
-	share := (after.CPU - before.CPU).Seconds() / took.Seconds()
-	// Quotas are dealt out in periods of 100 ms: one more may fall in.
-	if most := slowCPUs * (1 + 0.15/took.Seconds()) * 1.05; share > most {
-		return failed("it used %.2f CPUs of %.2f", share, slowCPUs)
-	}
-	if share < slowCPUs/10 {
-		return errorf("it used only %.2f CPUs: nothing was tried", share)
+	if s.throttled(b) <= throttled {
+		return errorf("it used %.2f CPUs and never met the bound of %.2f: this host is too busy to show it", share, slowCPUs)
 	}
 	if v, err := out.verdict(); err == nil {
 		return failed("%s", v.Why)
@@ -360,13 +368,13 @@ func checkFlood(ctx context.Context, s *scene) finding {
 	if int64(len(out.stdout)) > limit {
 		return failed("%d bytes came through a cap of %d", len(out.stdout), limit)
 	}
-	if int64(len(out.stdout)) != limit || out.Total.Stdout != written || !slices.Contains(out.LimitsHit, workbench.LimitOutput) {
-		return failed("%d bytes forwarded, %d counted, limits %v; want %d, %d and the limit named", len(out.stdout), out.Total.Stdout, out.LimitsHit, limit, written)
+	if int64(len(out.stdout)) != limit || out.Forwarded.Stdout != limit || out.Total.Stdout != written {
+		return failed("%d bytes arrived, %d forwarded, %d counted; want %d, %d and %d", len(out.stdout), out.Forwarded.Stdout, out.Total.Stdout, limit, limit, written)
 	}
 	if grown := ownMemory() - before; grown > 16<<20 {
 		return failed("this process grew by %d MiB", grown>>20)
 	}
-	return proved("%d MiB written, cut at %d bytes, counted exactly, limit named; memory flat", written>>20, limit)
+	return proved("%d MiB written, cut at %d bytes, counted exactly; memory flat", written>>20, limit)
 }
 
 // checkBinaryFlood: bytes that are no text and have no lines arrive exactly.
@@ -439,9 +447,9 @@ func checkDeaf(ctx context.Context, s *scene) finding {
 	return b.outlasts(ctx, "H25", "deaf", time.Second)
 }
 
-// outlasts runs a probe that would go on for 5 s past a wall limit of 1 s.
+// outlasts runs a probe that would go on for 3.5 s under a wall limit of 1 s.
 func (b *session) outlasts(ctx context.Context, probe, word string, limit time.Duration) finding {
-	r, err := b.probeRequest(probe, map[string]any{"seconds": 5})
+	r, err := b.probeRequest(probe, map[string]any{"seconds": 3.5})
 	if err != nil {
 		return broke(err)
 	}
@@ -482,7 +490,7 @@ func checkHeldStdout(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	if out.took > 5*time.Second {
+	if out.took > 4*time.Second {
 		return failed("the run took %.1f s, as long as the child that holds its output", out.took.Seconds())
 	}
 	if left, err := b.settled(ctx); err != nil || left != 0 {

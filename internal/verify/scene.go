@@ -29,7 +29,7 @@ const (
 )
 
 // slowCPUs is the bound on CPU time in slowSession.
-const slowCPUs = 0.3
+const slowCPUs = 0.25
 
 // scene is one driver under one profile, and the sandboxes that rows use.
 type scene struct {

@@ -40,7 +40,13 @@ func (s *scene) start(ctx context.Context, class sandbox.Class) (*session, error
 		return nil, err
 	}
 	b := &session{box: box, scene: s}
-	if err := b.bind(ctx, class); err != nil {
+	if s.profile.started != nil {
+		err = s.profile.started(s, b)
+	}
+	if err == nil {
+		err = b.bind(ctx, class)
+	}
+	if err != nil {
 		_ = box.Kill(context.WithoutCancel(ctx))
 		exit := box.Exit()
 		return nil, fmt.Errorf("%w (the sandbox: %s %s %s)", err, exit.Reason, exit.Detail, exit.Stderr)
@@ -159,9 +165,10 @@ func (b *session) language(ctx context.Context, l workbench.Language, source str
 
 // verdict is what a probe said of what it tried.
 type verdict struct {
-	OK   bool            `json:"ok"`
-	Why  string          `json:"why"`
-	Data json.RawMessage `json:"data"`
+	OK      bool            `json:"ok"`
+	Untried bool            `json:"untried"` // there is nothing to try here
+	Why     string          `json:"why"`
+	Data    json.RawMessage `json:"data"`
 }
 
 // probe runs a probe to its end and returns its verdict.

@@ -140,6 +140,9 @@ func (s *scene) report(ctx context.Context, o Options) (Report, error) {
 	return report, nil
 }
 
+// incomplete begins the finding of a check that went wrong.
+const incomplete = "the check could not be completed: "
+
 // rowTimeout bounds one row, whatever happens inside.
 const rowTimeout = 90 * time.Second
 
@@ -152,7 +155,7 @@ func (s *scene) run(ctx context.Context, r row) Result {
 	f := r.check(ctx, s)
 	result.Outcome, result.Why = f.outcome, f.why
 	if f.broken {
-		result.Why = "the check could not be completed: " + f.why
+		result.Why = incomplete + f.why
 	}
 	if result.Outcome == Proved && !result.Counted {
 		result.Why = strings.TrimSuffix(result.Why, ".") + " (not counted: " + blind[r.id].why(s.o.Kind) + ")"
@@ -164,6 +167,7 @@ func (s *scene) run(ctx context.Context, r row) Result {
 // row is one thing that hostile code tries.
 type row struct {
 	id, name string
+	untried  bool // nothing is tried here: it says where, or why not
 	check    func(ctx context.Context, s *scene) finding
 }
 

@@ -9,4 +9,6 @@ size = P['memory'] + (64 << 20)
 m = mmap.mmap(-1, size)
 for at in range(0, size, 4096):
     m[at] = 1
+import time
+time.sleep(P['held'])
 bad.append('%d MiB were touched' % (size >> 20))

@@ -1,6 +1,7 @@
 # Spins on 16 threads' worth of processes until it is stopped, at most for
 # P['seconds'].
 import time
+print('spinning', flush=True)
 end = time.monotonic() + P['seconds']
 if P.get('pin'):
     cpus = sorted(os.sched_getaffinity(0))
@@ -14,7 +15,6 @@ for i in range(15):
         while time.monotonic() < end:
             pass
         os._exit(0)
-print('spinning', flush=True)
 while time.monotonic() < end:
     pass
 bad.append('spun for %d s without being stopped' % P['seconds'])

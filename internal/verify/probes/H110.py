@@ -7,6 +7,4 @@ for what, family, kind, proto in (('ARP by a packet socket', 17, 3, 0x0608), ('I
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 reaches('broadcasts a DHCP request', lambda: s.sendto(b'\1\1\6\0' + b'\0' * 236, ('255.255.255.255', 67)))
-IP_TRANSPARENT = 19
-reaches('takes foreign addresses', lambda: s.setsockopt(socket.SOL_IP, IP_TRANSPARENT, 1))
 notes.insert(0, 'interfaces: ' + ', '.join(interfaces))

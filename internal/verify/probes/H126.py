@@ -16,4 +16,6 @@ os.wait()
 have = 0
 while have < 40:
     have += len(os.read(r, 64))
+import time
+time.sleep(P['held'])
 bad.append('40 orphans hold 10 MiB each')

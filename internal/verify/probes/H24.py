@@ -1,4 +1,4 @@
 import time
 print('asleep', flush=True)
 time.sleep(P['seconds'])
-bad.append('slept for %d s' % P['seconds'])
+bad.append('slept for %.1f s' % P['seconds'])

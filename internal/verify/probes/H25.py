@@ -11,4 +11,4 @@ if os.fork() == 0:
 end = time.monotonic() + P['seconds']
 while time.monotonic() < end:
     time.sleep(0.05)
-bad.append('lived on for %d s' % P['seconds'])
+bad.append('lived on for %.1f s' % P['seconds'])

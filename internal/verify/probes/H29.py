@@ -2,6 +2,6 @@ import time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        time.sleep(8)
+        time.sleep(5)
     os._exit(0)
 os.wait()

@@ -1,5 +1,5 @@
 if not X86:
-    done('this architecture has no other ABI to try')
+    untried('this architecture has no second ABI that is tried here')
 # x32 numbers.
 for nr in (39, 165, 321):
     refused('x32 call %d' % nr, 0x40000000 + nr, 0, 0, 0, 0, 0)

@@ -24,6 +24,7 @@ for path in found + [own]:
     s = status([path, '--version'])
     if s.get('AT_SECURE') != '0' or s.get('AT_EUID') != str(os.getuid()):
         bad.append('%s gained privilege: %s' % (path, {k: s.get(k) for k in ('AT_SECURE', 'AT_EUID')}))
+
 notes.append('%d set-id files of the image and an own one gain nothing' % len(found))
 try:
     os.chown(own, 0, 0)

@@ -77,3 +77,7 @@ def done(why=None):
     print('\nVERDICT ' + json.dumps({'ok': not bad, 'why': text[:1800], 'data': data}), flush=True)
     os._exit(0)
 
+def untried(why):
+    print('\nVERDICT ' + json.dumps({'untried': True, 'why': why}), flush=True)
+    os._exit(0)
+
