@@ -59,7 +59,7 @@ func (s *Service) Upload(ctx context.Context, p workbench.Principal, sessionID s
 	if err := session.Open(s.clock()); err != nil {
 		return workbench.Artifact{}, err
 	}
-	a := s.describe(session, workbench.OriginUpload, r.MimeType)
+	a := describe(session, workbench.OriginUpload, r.MimeType)
 	if a.Name, a.Path, err = names(r.Name, r.Path); err != nil {
 		return workbench.Artifact{}, err
 	}
@@ -73,7 +73,7 @@ func (s *Service) Keep(ctx context.Context, r KeepRequest, content io.Reader) (w
 	if r.Epoch <= 0 {
 		return workbench.Artifact{}, workbench.E(workbench.CodeFenced, "a run's file is kept under its engine's lease only")
 	}
-	a := s.describe(r.Session, r.Origin, r.MimeType)
+	a := describe(r.Session, r.Origin, r.MimeType)
 	var err error
 	if a.Name, a.Path, err = names("", r.Path); err != nil {
 		return workbench.Artifact{}, err
@@ -110,16 +110,18 @@ func quota(s workbench.Session, epoch int64) store.Quota {
 	return store.Quota{SessionBytes: l.SessionFilesBytes, SessionFiles: l.SessionFiles, TenantBytes: l.TenantFilesBytes, Epoch: epoch}
 }
 
-// describe is the row of a new file, without names and contents.
-func (s *Service) describe(session workbench.Session, origin workbench.ArtifactOrigin, declared string) workbench.Artifact {
-	now := s.clock()
-	retention := time.Duration(session.Limits.RetentionMs) * time.Millisecond
-	if retention <= 0 {
-		retention = workbench.DefaultRetention
-	}
+// describe is the row of a new file, without names, contents and times.
+func describe(session workbench.Session, origin workbench.ArtifactOrigin, declared string) workbench.Artifact {
 	return workbench.Artifact{ID: workbench.NewID(workbench.KindArtifact), ProjectID: session.ProjectID, TenantID: session.TenantID, UserID: session.UserID,
-		SessionID: session.ID, Origin: origin, MimeType: declared, DerivedFrom: []string{}, Dependencies: []string{},
-		CreatedAt: now, ExpiresAt: now.Add(retention)}
+		SessionID: session.ID, Origin: origin, MimeType: declared, DerivedFrom: []string{}, Dependencies: []string{}}
+}
+
+// retention is how long a file of the session is kept.
+func retention(session workbench.Session) time.Duration {
+	if session.Limits.RetentionMs <= 0 {
+		return workbench.DefaultRetention
+	}
+	return time.Duration(session.Limits.RetentionMs) * time.Millisecond
 }
 
 // names checks what a file is called and where it goes. Both stay byte for
@@ -163,6 +165,8 @@ func (s *Service) keep(ctx context.Context, p workbench.Principal, session workb
 	defer got.blob.Abort()
 	a.Size, a.SHA256 = got.size, hex.EncodeToString(got.sum[:])
 	a.MimeType = mimeType(a.MimeType, a.Name, got.head)
+	a.CreatedAt = s.clock() // now that it is here: the body may have taken long
+	a.ExpiresAt = a.CreatedAt.Add(retention(session))
 	preview := previewOf(got.head, got.size)
 	if preview != "" {
 		if a.SealedPreview, err = s.sealer.SealBytes(ctx, a.TenantID, kindPreview, a.ID, []byte(preview)); err != nil {

@@ -95,6 +95,27 @@ func TestUploadAfterTheSweep(t *testing.T) {
 	}
 }
 
+// Commits that nothing refers to any more go, those in the database too.
+func TestCommitsOfPurgedSessionsAreSwept(t *testing.T) {
+	w := mustWorld(t)
+	trees := workspace.New(w.disk, w.sealer, w.db)
+	build := trees.Begin(t.Context(), w.session.TenantID, workspace.Empty())
+	w.must(build.File(t.Context(), workspace.Entry{Path: "f", Size: 1, Mode: 0o644}, strings.NewReader("x")))
+	made, err := build.Commit(t.Context())
+	w.must(err)
+	c, err := w.db.CreateCommit(t.Context(), made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: w.session.ID, Generation: 1, CreatedAt: w.clock.Now()}), w.epoch, made.Refs)
+	w.must(err)
+	later := w.clock.Now().Add(2 * time.Hour)
+	w.must(w.files.Sweep(t.Context(), later))
+	if _, err := w.db.InlineBlob(t.Context(), w.session.TenantID, c.ManifestID); err != nil {
+		t.Errorf("swept while it was referred to: %v", err)
+	}
+	w.must(w.db.DropBlobRefs(t.Context(), store.SessionBlobOwner(w.session.ID)))
+	w.must(w.files.Sweep(t.Context(), later))
+	_, err = w.db.InlineBlob(t.Context(), w.session.TenantID, c.ManifestID)
+	want(t, "after the purge", err, workbench.CodeNotFound)
+}
+
 // faulty is a storage that fails when it is told to.
 type faulty struct {
 	blob.Store

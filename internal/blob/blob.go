@@ -89,10 +89,12 @@ func Put(ctx context.Context, s Store, id string, r io.Reader) (int64, error) {
 }
 
 // CommitOnce commits w under id, unless the blob is there with that size: then
-// w is dropped. It is for ids that depend on nothing but the content.
+// w is dropped. It is for ids that depend on nothing but the content. A blob
+// that just appeared does not count: its writer may not have made it durable.
 func CommitOnce(ctx context.Context, s Store, w Writer, id string, size int64) error {
+	const settled = time.Minute
 	info, err := s.Stat(ctx, id)
-	if err == nil && info.Size == size {
+	if err == nil && info.Size == size && time.Since(info.Modified) > settled {
 		w.Abort()
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/blob"
@@ -138,8 +139,10 @@ func TestDiskFull(t *testing.T) {
 }
 
 func TestCommitOnce(t *testing.T) {
-	d := mustOpen(t, filepath.Join(t.TempDir(), "blobs"))
-	commit := func(content string) {
+	dir := filepath.Join(t.TempDir(), "blobs")
+	d := mustOpen(t, dir)
+	commit := func(content, want string) {
+		t.Helper()
 		w, err := d.Create(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -150,13 +153,25 @@ func TestCommitOnce(t *testing.T) {
 		if err := blob.CommitOnce(t.Context(), d, w, "a", 5); err != nil {
 			t.Fatal(err)
 		}
+		if got := string(blobtest.MustRead(t, d, "a")); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if left := files(t, dir); len(left) != 1 {
+			t.Errorf("left behind: %v", left)
+		}
 	}
-	commit("short"[:3]) // a blob of the wrong size does not count as there
-	commit("first")
-	commit("other")
-	if got := string(blobtest.MustRead(t, d, "a")); got != "first" {
-		t.Errorf("%q", got)
+	age := func() {
+		old := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(files(t, dir)[0], old, old); err != nil {
+			t.Fatal(err)
+		}
 	}
+	commit("cut", "cut")
+	age()
+	commit("first", "first") // one of another size does not count as there
+	commit("again", "again") // nor one that may not be durable yet
+	age()
+	commit("other", "again")
 }
 
 func files(t *testing.T, dir string) []string {

@@ -94,7 +94,7 @@ func readMasters(file string) (*Masters, error) {
 	if err != nil {
 		return nil, unreadable.Caused(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // only read
 	info, err := f.Stat()
 	switch {
 	case err != nil:

@@ -99,8 +99,8 @@ func (e Entry) check() error {
 }
 
 // violation is the error for what an honest guest never says.
-func violation(format string, args ...any) *workbench.Error {
-	return workbench.E(workbench.CodeGuestProtocol, format, args...)
+func violation(detail string) *workbench.Error {
+	return workbench.E(workbench.CodeGuestProtocol, "%s", detail)
 }
 
 // item is an entry as a node holds it; it never changes.

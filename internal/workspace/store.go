@@ -89,7 +89,7 @@ func (s *Store) readManifest(ctx context.Context, tenantID, id string) (stored, 
 	if err != nil {
 		return stored{}, err
 	}
-	defer p.Close()
+	defer func() { _ = p.Close() }() // only read
 	raw := make([]byte, p.start-packHeader)
 	if _, err := p.ReadAt(raw, packHeader); err != nil {
 		return stored{}, workbench.AsError(err)

@@ -176,14 +176,13 @@ func TestNothingIsInTheClear(t *testing.T) {
 // every commit of it can be loaded.
 func TestHistories(t *testing.T) {
 	w := mustWorld(t)
-	tree, head := workspace.Empty(), ""
-	b := w.trees.Begin(t.Context(), w.session.TenantID, tree)
+	b := w.trees.Begin(t.Context(), w.session.TenantID, workspace.Empty())
 	for i := range 500 {
 		put(b, fmt.Sprintf("d%d/f%d", i%7, i), fmt.Sprintf("content %d", i))(t)
 	}
 	made := w.mustCommit(b)
 	commit := w.mustRecord(made, "")
-	tree, head = made.Tree, commit.ID
+	tree, head := made.Tree, commit.ID
 	commits := []workbench.Commit{commit}
 	for i := range 80 {
 		if i == 40 { // as after a restart

@@ -192,9 +192,9 @@ func diffDirs(a, b *node, prefix string, emit func(difference)) {
 
 // diffItem compares what one name is in two directories.
 func diffItem(prefix string, old, now *item, emit func(difference)) {
-	switch {
-	case old == now:
-	case old == nil:
+	switch old {
+	case now:
+	case nil:
 		path := prefix + now.name
 		emit(difference{path: path, new: now})
 		diffDirs(nil, now.dir, path+"/", emit)
