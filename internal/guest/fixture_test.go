@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,12 +18,6 @@ import (
 	"github.com/workbenchdev/workbench/internal/sandbox/oci"
 	"github.com/workbenchdev/workbench/internal/sandbox/sandboxtest"
 )
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	sandboxtest.Clean()
-	os.Exit(code)
-}
 
 // onEach runs a test in a fresh session on each runtime.
 func onEach(t *testing.T, f func(t *testing.T, s *session)) {

@@ -11,12 +11,6 @@ import (
 	"github.com/workbenchdev/workbench/internal/verify"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	sandboxtest.Clean()
-	os.Exit(code)
-}
-
 // options are those of `workbench verify`, with what make setup built.
 // WORKBENCH_VERIFY_ROWS=H01,H43 narrows a run while a row is worked on.
 func options(t *testing.T, kind oci.Kind) verify.Options {

@@ -70,20 +70,20 @@ func MustImage(t testing.TB, name string) sandbox.Image {
 }
 
 var buildGuest = sync.OnceValues(func() (string, error) {
-	// Outside any test's own folder: it serves every test of the process. The
-	// go command caches the work, so a rebuild costs little.
-	dir, err := os.MkdirTemp("", "workbench-guest-")
-	if err != nil {
+	// One place for every test process of this clone; the go command caches the
+	// work. Several may build at once: each renames its own into place.
+	dir := filepath.Join(repo(), ".cache/test")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "guest")
-	cmd := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/guest")
+	path, mine := filepath.Join(dir, "guest"), filepath.Join(dir, "guest."+NewInstance())
+	cmd := exec.Command("go", "build", "-trimpath", "-o", mine, "./cmd/guest")
 	cmd.Dir = repo()
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", &buildError{err: err, said: string(out)}
 	}
-	return path, nil
+	return path, os.Rename(mine, path)
 })
 
 type buildError struct {
@@ -93,13 +93,6 @@ type buildError struct {
 
 func (e *buildError) Error() string { return e.err.Error() + "\n" + e.said }
 func (e *buildError) Unwrap() error { return e.err }
-
-// Clean removes what this process built. Call it at the end of TestMain.
-func Clean() {
-	if path, err := buildGuest(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
-	}
-}
 
 // repo is the repository's root, from where this file was compiled.
 func repo() string {
