@@ -58,7 +58,7 @@ func (a *app) rootCommand() *cobra.Command {
 	a.connection.flags(root.PersistentFlags())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(a.serveCommand(), a.runCommand(), a.sessionCommand(), a.artifactCommand(), a.runsCommand(), a.sizesCommand(),
-		a.keyCommand(), a.imageCommand(), a.doctorCommand(), a.versionCommand())
+		a.keyCommand(), a.imageCommand(), a.doctorCommand(), a.verifyCommand(), a.versionCommand())
 	return root
 }
 
