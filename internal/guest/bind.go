@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -57,7 +58,18 @@ func (s *supervisor) Bind(_ context.Context, r guestwire.BindRequest) (guestwire
 	s.mu.Lock()
 	s.bound = b
 	s.mu.Unlock()
+	s.prepareSpare(b, b.first())
 	return guestwire.BindReply{Languages: b.languages, Enforced: enforced}, nil
+}
+
+// first is the language of the first spare.
+func (b *binding) first() workbench.Language {
+	for _, l := range []workbench.Language{workbench.Python, workbench.JavaScript} {
+		if slices.Contains(b.languages, l) {
+			return l
+		}
+	}
+	return ""
 }
 
 func mountWorkspace(l guestwire.SandboxLimits) error {

@@ -36,7 +36,8 @@ type execution struct {
 
 	broker *broker
 	group  *group
-	pid    int // of the main process, in the group
+	spare  *process // an interpreter that waits in the group; may be nil
+	pid    int      // of the main process, in the group
 	start  time.Time
 
 	ended  chan struct{} // closed once the main process has ended, as far as the run goes
@@ -67,7 +68,7 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		return guestwire.ExecResult{}, notStarted(err)
 	}
 	defer e.cleanUp()
-	if e.group, err = s.group(r.Group, b); err != nil {
+	if err := e.enter(); err != nil {
 		return guestwire.ExecResult{}, notStarted(err)
 	}
 	s.mu.Lock()
@@ -82,6 +83,7 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		if !r.KeepGroup {
 			e.group.kill()
 		}
+		s.prepareSpare(b, r.Language)
 	}()
 	return e.run(ctx)
 }
@@ -123,18 +125,23 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	e.start = time.Now()
 	cmd, err := e.command(ctx)
 	if err != nil {
+		e.dropSpare()
 		if failed := (*compileError)(nil); errors.As(err, &failed) {
 			return e.compileFailed(failed), nil
 		}
 		return guestwire.ExecResult{}, notStarted(err)
 	}
-	p, err := e.spawn(cmd)
+	p, err := e.process(cmd)
 	if err != nil {
 		return guestwire.ExecResult{}, notStarted(err)
 	}
+	e.mu.Lock()
+	e.pid = p.pid
+	e.mu.Unlock()
 	e.x.Started()
 	e.start = time.Now()
-	p.send(cmd)
+	p.attach(e)
+	p.feed(cmd.control, e.r.Stdin)
 	reason := e.follow(ctx)
 	p.stop(reason != "" || e.groupEnded())
 	p.outputs.Wait()

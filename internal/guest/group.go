@@ -233,15 +233,18 @@ func (s *supervisor) group(name string, b *binding) (*group, error) {
 	}
 	s.groups[name] = made
 	s.mu.Unlock()
-	go func() { // ends with the group
-		<-made.ended
-		s.mu.Lock()
-		if s.groups[name] == made {
-			delete(s.groups, name)
-		}
-		s.mu.Unlock()
-	}()
+	go s.forgetEnded(made) // ends with the group
 	return made, nil
+}
+
+// forgetEnded takes a group off the list once it has ended.
+func (s *supervisor) forgetEnded(g *group) {
+	<-g.ended
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.groups[g.name] == g {
+		delete(s.groups, g.name)
+	}
 }
 
 // EndGroup implements guestwire.Guest.
@@ -304,7 +307,7 @@ func (s *supervisor) PauseAll(ctx context.Context) error {
 			}
 		}
 		if _, err := g.ask(groupCommand{Op: "pause"}); err != nil {
-			if isEnded(g) {
+			if endsSoon(g) {
 				continue
 			}
 			return workbench.E(workbench.CodeUnavailable, "the running code could not be paused").Caused(err)
@@ -336,13 +339,23 @@ func (s *supervisor) resume(g *group) error {
 	if !paused {
 		return nil
 	}
-	if _, err := g.ask(groupCommand{Op: "resume"}); err != nil && !isEnded(g) {
+	if _, err := g.ask(groupCommand{Op: "resume"}); err != nil && !endsSoon(g) {
 		return workbench.E(workbench.CodeUnavailable, "paused code could not be resumed").Caused(err)
 	}
 	return nil
 }
 
 func isEnded(g *group) bool {
+	select {
+	case <-g.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// endsSoon tells a group that was just killed from one that does not answer.
+func endsSoon(g *group) bool {
 	select {
 	case <-g.ended:
 		return true

@@ -43,8 +43,9 @@ var defaultNames = map[workbench.Language]string{
 // command says what the exec's stage becomes. A *compileError is the user's.
 func (e *execution) command(ctx context.Context) (*command, error) {
 	c := &command{program: program{Dir: []byte(workspaceDir), Files: e.b.limits.OpenFiles, Tasks: e.b.nproc}}
+	dir := workspaceDir
 	if e.r.Dir != "" {
-		c.Dir = []byte(e.r.Dir)
+		dir = e.r.Dir
 	}
 	own := map[string]string{"WORKBENCH_SOCKET": e.broker.path, "WORKBENCH_TOKEN": e.broker.token}
 	maps.Copy(own, e.r.Env)
@@ -55,8 +56,9 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 	source := e.r.Source
 	switch e.r.Language {
 	case "":
+		c.Dir = []byte(dir)
 		c.Argv = toBytes(e.r.Argv)
-		c.Env = e.environment(own)
+		c.Env = e.b.environment(own)
 		return c, nil
 	case workbench.Bash:
 		// The assignment makes $0 and messages say the script's name; it stays
@@ -65,8 +67,9 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 		if err != nil {
 			return nil, err
 		}
+		c.Dir = []byte(dir)
 		c.Argv = toBytes(append([]string{interpreters[workbench.Bash], path}, e.r.Args...))
-		c.Env = e.environment(own)
+		c.Env = e.b.environment(own)
 		return c, nil
 	case workbench.TypeScript:
 		var err error
@@ -74,23 +77,29 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 			return nil, err
 		}
 	}
-	// An interpreter starts the same for every exec, so that one that waits
-	// already is no different: what is this exec's own comes by the control
-	// descriptor.
 	file := "main.py"
-	c.Argv = toBytes([]string{interpreters[workbench.Python], libDir + "/driver.py"})
 	if e.r.Language != workbench.Python {
 		file = "main.mjs"
-		c.Argv = toBytes(append([]string{interpreters[e.r.Language]}, append(nodeOptions, libDir+"/driver.cjs")...))
 	}
 	path, err := e.writeSource(file, source)
 	if err != nil {
 		return nil, err
 	}
-	c.Env = e.environment(nil)
-	c.Keep = []int{controlFD, reportFD}
-	c.control = controlMessage(name, path, string(c.Dir), e.r.Args, own, source)
+	c.program = interpreter(e.b, e.r.Language)
+	c.control = controlMessage(name, path, dir, e.r.Args, own, source)
 	return c, nil
+}
+
+// interpreter is how a language's driver starts. It is the same for every exec,
+// so that one which waits already is no different: what is an exec's own comes
+// by the control descriptor.
+func interpreter(b *binding, lang workbench.Language) program {
+	p := program{Dir: []byte(workspaceDir), Files: b.limits.OpenFiles, Tasks: b.nproc, Env: b.environment(nil), Keep: []int{controlFD, reportFD}}
+	p.Argv = toBytes([]string{interpreters[workbench.Python], libDir + "/driver.py"})
+	if lang != workbench.Python {
+		p.Argv = toBytes(append([]string{interpreters[lang]}, append(nodeOptions, libDir+"/driver.cjs")...))
+	}
+	return p
 }
 
 // nodeOptions give the driver what it needs to run a module from memory as if
@@ -105,8 +114,8 @@ func (e *execution) writeSource(name string, source []byte) (string, error) {
 }
 
 // environment is the base with more on top.
-func (e *execution) environment(more map[string]string) [][]byte {
-	all := maps.Clone(e.b.env)
+func (b *binding) environment(more map[string]string) [][]byte {
+	all := maps.Clone(b.env)
 	maps.Copy(all, more)
 	env := make([][]byte, 0, len(all))
 	for _, k := range slices.Sorted(maps.Keys(all)) {

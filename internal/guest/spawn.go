@@ -25,16 +25,21 @@ type command struct {
 	control []byte // what the driver reads; nil: no driver
 }
 
-// process is the host side, within the guest, of a stage and what it becomes.
+// process is a stage and what it becomes, from the guest's side.
 type process struct {
-	e       *execution
+	group   *group
+	pid     int // in the group
 	spec    *os.File
 	control *os.File // nil without a driver
 	report  *os.File
-	stdin   *os.File // nil when there is no input
+	stdin   *os.File
 	out     [2]*os.File
 	outputs sync.WaitGroup
 	feeds   sync.WaitGroup
+
+	mu    sync.Mutex
+	exit  *groupEvent // how it ended, once it has
+	ended func(groupEvent)
 }
 
 // pipe makes a pipe whose end for this process works with deadlines; the other
@@ -56,56 +61,34 @@ func pipe(childReads bool) (mine *os.File, its int, err error) {
 	return os.NewFile(uintptr(own), "pipe"), its, nil
 }
 
-// spawn starts the stage: it waits for its specification.
-func (e *execution) spawn(cmd *command) (*process, error) {
-	p := &process{e: e}
+// startProcess starts a stage in the group: it waits for its specification.
+func startProcess(g *group, driver bool) (*process, error) {
+	p := &process{group: g}
 	var its []int
 	defer func() {
 		for _, fd := range its {
 			_ = unix.Close(fd)
 		}
 	}()
-	give := func(childReads bool) (*os.File, error) {
-		mine, fd, err := pipe(childReads)
-		if err == nil {
-			its = append(its, fd)
-		}
-		return mine, err
-	}
 	var err error
-	if len(e.r.Stdin) > 0 {
-		p.stdin, err = give(true)
-	} else {
-		var fd int
-		if fd, err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-			its = append(its, fd)
-		}
-	}
 	for _, f := range []struct {
 		to         **os.File
 		childReads bool
 		driver     bool
-	}{{&p.out[0], false, false}, {&p.out[1], false, false}, {&p.spec, true, false}, {&p.control, true, true}, {&p.report, false, true}} {
-		if err == nil && (!f.driver || cmd.control != nil) {
-			*f.to, err = give(f.childReads)
+	}{{&p.stdin, true, false}, {&p.out[0], false, false}, {&p.out[1], false, false}, {&p.spec, true, false}, {&p.control, true, true}, {&p.report, false, true}} {
+		if err == nil && (!f.driver || driver) {
+			var fd int
+			if *f.to, fd, err = pipe(f.childReads); err == nil {
+				its = append(its, fd)
+			}
 		}
 	}
 	if err == nil {
-		var pid int
-		pid, err = e.group.spawn(its, func(ev groupEvent) { e.end(unix.WaitStatus(ev.Status), ev.MaxRSS) })
-		e.mu.Lock()
-		e.pid = pid
-		e.mu.Unlock()
+		p.pid, err = g.spawn(its, p.exited)
 	}
 	if err != nil {
 		p.closeAll()
 		return nil, err
-	}
-	for i, tail := range []*guestwire.Tail{e.x.Stdout, e.x.Stderr} {
-		p.outputs.Go(func() { pump(p.out[i], tail) })
-	}
-	if p.report != nil {
-		p.feeds.Go(p.awaitReport)
 	}
 	return p, nil
 }
@@ -118,21 +101,67 @@ func (p *process) closeAll() {
 	}
 }
 
-// send lets the stage go, and gives the program its code and its input.
-func (p *process) send(cmd *command) {
-	feed := func(f *os.File, data []byte) {
+// exited is called once, when the process has ended.
+func (p *process) exited(e groupEvent) {
+	p.mu.Lock()
+	p.exit = &e
+	ended := p.ended
+	p.mu.Unlock()
+	if ended != nil {
+		ended(e)
+	}
+}
+
+// onExit has f called once the process has ended, also if it has already.
+func (p *process) onExit(f func(groupEvent)) {
+	p.mu.Lock()
+	p.ended = f
+	was := p.exit
+	p.mu.Unlock()
+	if was != nil {
+		f(*was)
+	}
+}
+
+// alive reports whether the process may still run.
+func (p *process) alive() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.exit == nil
+}
+
+// launch lets the stage become the program.
+func (p *process) launch(prog program) {
+	_, _ = p.spec.Write(marshalProgram(prog)) // fails when it has ended, which is seen
+	p.spec.Close()
+}
+
+// attach makes the process the exec's.
+func (p *process) attach(e *execution) {
+	for i, tail := range []*guestwire.Tail{e.x.Stdout, e.x.Stderr} {
+		p.outputs.Go(func() { pump(p.out[i], tail) })
+	}
+	if p.report != nil {
+		p.feeds.Go(func() { p.awaitReport(e) })
+	}
+	p.onExit(func(ev groupEvent) { e.end(unix.WaitStatus(ev.Status), ev.MaxRSS) })
+}
+
+// feed gives the program its code and its input.
+func (p *process) feed(control, stdin []byte) {
+	for f, data := range map[*os.File][]byte{p.control: control, p.stdin: stdin} {
 		if f == nil {
-			return
+			continue
+		}
+		if len(data) == 0 {
+			f.Close()
+			continue
 		}
 		p.feeds.Go(func() {
 			_, _ = f.Write(data) // a program need not read; it may have ended
 			f.Close()
 		})
 	}
-	feed(p.control, cmd.control)
-	feed(p.stdin, p.e.r.Stdin)
-	_, _ = p.spec.Write(marshalProgram(cmd.program))
-	p.spec.Close()
 }
 
 // stop ends the reading: at once what the pipes hold, or, when nobody has the
@@ -196,7 +225,7 @@ func drain(f *os.File, tail *guestwire.Tail, buf []byte) {
 
 // awaitReport takes the exit code the driver reports before it tears its
 // interpreter down.
-func (p *process) awaitReport() {
+func (p *process) awaitReport(e *execution) {
 	defer p.report.Close()
 	var line []byte
 	buf := make([]byte, 16)
@@ -205,7 +234,7 @@ func (p *process) awaitReport() {
 		line = append(line, buf[:n]...)
 		if text, _, whole := bytes.Cut(line, []byte("\n")); whole {
 			if code, err := strconv.ParseUint(string(text), 10, 8); err == nil {
-				p.e.end(unix.WaitStatus(code<<8), 0)
+				e.end(unix.WaitStatus(code<<8), 0)
 			}
 			return
 		}

@@ -28,6 +28,7 @@ type supervisor struct {
 	bound  *binding // nil until bound
 	groups map[string]*group
 	execs  map[string]*execution
+	spare  *spare // nil while none is kept or started
 
 	tree  *tree // the workspace as the last scan left it
 	watch *watch

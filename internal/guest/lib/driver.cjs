@@ -183,6 +183,14 @@ function main() {
   // What was written is out when the program ends, also by process.exit.
   for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);
   const job = readControl();
+  if (job.directory !== WORKSPACE) {
+    try {
+      process.chdir(job.directory);
+    } catch (error) {
+      fs.writeSync(2, `workbench: cannot enter ${job.directory}: ${error.code}\n`);
+      process.exit(126);
+    }
+  }
   for (const [key, value] of job.env) process.env[key] = value;
   process.argv = [process.execPath, path.join(WORKSPACE, job.name), ...job.args];
   let helper;

@@ -210,6 +210,13 @@ def main():
     name, path, directory, args, env, source = read_control()
     for key, value in env:
         os.environb[key] = value
+    if directory != WORKSPACE:
+        try:
+            os.chdir(directory)
+        except OSError as e:
+            print("workbench: cannot enter %s: %s" % (directory, e.strerror), file=sys.stderr)
+            report(126)
+            os._exit(126)
     filename = os.path.join(WORKSPACE, name)
     sys.argv[:] = [name] + args
     sys.path[0] = WORKSPACE
