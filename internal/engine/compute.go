@@ -42,6 +42,7 @@ type compute struct {
 	tree       workspace.Tree
 	head       string // commit that tree is
 	base       string // scan token of tree in the sandbox
+	oomKills   int64  // processes of box that the host had killed for memory, when last looked at
 
 	flight sync.Mutex // guards the run in flight
 	runID  string
@@ -230,7 +231,7 @@ func (c *compute) start(ctx context.Context, s workbench.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	c.box, c.wire, c.bound, c.base = box, wire, limits, restored.Token
+	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, limits, restored.Token, 0
 	outcome = "started"
 	return nil
 }
@@ -302,4 +303,16 @@ func sandboxLimits(l workbench.Limits) workbench.Limits {
 func guestLimits(l workbench.Limits) guestwire.SandboxLimits {
 	return guestwire.SandboxLimits{MemoryBytes: l.MemoryBytes, WorkspaceBytes: l.WorkspaceBytes, WorkspaceInodes: l.WorkspaceFiles,
 		ScratchBytes: l.ScratchBytes, Tasks: l.Tasks, OpenFiles: l.OpenFiles, CPUs: l.CPUs}
+}
+
+// outOfMemory reports whether the host killed processes of the sandbox for
+// memory since it was last asked. The guest sees only a signal then.
+func (c *compute) outOfMemory(ctx context.Context) bool {
+	stats, err := c.box.Stats(ctx)
+	if err != nil {
+		return false
+	}
+	more := stats.OOMKills > c.oomKills
+	c.oomKills = max(c.oomKills, stats.OOMKills)
+	return more
 }

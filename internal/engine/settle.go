@@ -86,6 +86,12 @@ func (x *execution) keep(ctx context.Context, path string, origin workbench.Arti
 func (x *execution) settle(ctx context.Context) error {
 	x.run.DurationMs = x.result.Duration.Milliseconds()
 	x.run.PeakMemoryBytes = x.result.PeakBytes
+	if x.result.ExitCode != 0 && x.result.Reason != workbench.ReasonOutOfMemory && x.c.outOfMemory(ctx) {
+		x.result.LimitsHit = append(x.result.LimitsHit, workbench.LimitMemory)
+		if x.result.Signal != "" {
+			x.result.Reason = workbench.ReasonOutOfMemory
+		}
+	}
 	x.run.LimitsHit = append(x.run.LimitsHit, x.result.LimitsHit...)
 	made, err := x.commit(ctx)
 	if err != nil {
