@@ -66,10 +66,11 @@ func (e *Engine) resolveImage(ctx context.Context, want string) (image.Image, er
 	if want == "" {
 		want = e.o.DefaultImage
 	}
-	if want == "" {
-		want = image.DefaultName
+	find := e.o.Images.Default
+	if want != "" {
+		find = func(ctx context.Context) (image.Image, error) { return e.o.Images.Get(ctx, want) }
 	}
-	img, err := e.o.Images.Get(ctx, want)
+	img, err := find(ctx)
 	if err != nil {
 		return image.Image{}, workbench.AsError(err).WithField("image")
 	}
