@@ -165,7 +165,11 @@ func (a *app) imageDelete(f *imageFlags) *cobra.Command {
 			return a.print(map[string]string{"deleted": args[0]}, func() error { a.note("deleted %s", args[0]); return nil })
 		},
 	}
-	c.Flags().StringArrayVar(&f.data, "data", nil, "a further data directory to look for sessions in; may be repeated")
+	var usual []string
+	if dir := os.Getenv("WORKBENCH_DATA"); dir != "" {
+		usual = append(usual, dir)
+	}
+	c.Flags().StringArrayVar(&f.data, "data", usual, "a further data directory to look for sessions in; may be repeated [WORKBENCH_DATA]")
 	c.Flags().StringVar(&f.database, "database", os.Getenv("WORKBENCH_DATABASE"), "postgres://… to look for sessions in [WORKBENCH_DATABASE]")
 	return c
 }
