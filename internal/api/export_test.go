@@ -37,3 +37,6 @@ func RawOf(c Chunk) []byte {
 	raw, _ := base64.StdEncoding.DecodeString(c.Base64)
 	return raw
 }
+
+// ParseStrict is parseStrict.
+func ParseStrict(raw []byte) (any, error) { return parseStrict(raw) }

@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -95,6 +97,30 @@ func FuzzStreamText(f *testing.F) {
 					t.Fatalf("resumed behind %d: chunk %d is %+v, want %+v", skip, i, resumed[i], whole[skip+i])
 				}
 			}
+		}
+	})
+}
+
+// FuzzBody: what the strict parser takes is one object that encoding/json reads
+// the same way, and what it refuses has a code and repeats nothing.
+func FuzzBody(f *testing.F) {
+	for _, seed := range []string{`{}`, `{"a":[1,{"b":null}],"c":"\u00e9"}`, `{"a":1,"a":2}`, `[1]`, `{"a":1} x`, `{"a":`, `{"a":"\ud800"}`, strings.Repeat(`{"a":`, 40), "{\"a\":\"\xff\"}", `{"":0}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, err := api.ParseStrict(raw)
+		if err != nil {
+			if e := workbench.AsError(err); e.Code != workbench.CodeInvalidRequest || !utf8.ValidString(e.Detail+e.Field) {
+				t.Fatalf("%q: %v", raw, err)
+			}
+			return
+		}
+		var want any
+		if err := json.Unmarshal(raw, &want); err != nil {
+			t.Fatalf("%q is taken, and is not JSON: %v", raw, err)
+		}
+		if _, ok := got.(map[string]any); !ok || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q is read as %v, want %v", raw, got, want)
 		}
 	})
 }
