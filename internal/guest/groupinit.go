@@ -23,9 +23,9 @@ const (
 // maskedFiles and readOnlyPaths are hidden or frozen in a group's /proc. Those
 // that a kernel does not have are passed over.
 var (
-	maskedFiles   = []string{"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg", "/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup", "/proc/interrupts", "/proc/sysrq-trigger", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/modules", "/proc/config.gz", "/proc/cmdline"}
+	maskedFiles   = []string{"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg", "/proc/kpagecount", "/proc/kpageflags", "/proc/kpagecgroup", "/proc/interrupts", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/modules", "/proc/config.gz", "/proc/cmdline"}
 	maskedDirs    = []string{"/proc/acpi", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap", "/sys/kernel", "/sys/fs/cgroup"}
-	readOnlyPaths = []string{"/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound"}
+	readOnlyPaths = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound"}
 )
 
 // groupInit is the first process of a group: it prepares the namespaces,

@@ -118,11 +118,11 @@ func (l *link) end(err error) {
 
 // lost is the error everything under way ends with.
 func lost(err error) error {
-	if e := (*workbench.Error)(nil); errors.As(err, &e) {
-		return e
-	}
 	if errors.Is(err, errFrame) {
 		return workbench.E(workbench.CodeGuestProtocol, "the sandbox broke its protocol").Caused(err)
+	}
+	if e := (*workbench.Error)(nil); errors.As(err, &e) {
+		return e
 	}
 	return workbench.E(workbench.CodeSandboxLost, "the connection to the sandbox ended").Caused(err)
 }

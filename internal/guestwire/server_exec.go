@@ -27,6 +27,15 @@ type Running struct {
 
 	mu     sync.Mutex
 	detach context.CancelCauseFunc // of the current attachment
+	follow int                     // attachments that are not over
+}
+
+// followed reports whether a host is being told of the exec: it must not be
+// forgotten meanwhile.
+func (x *Running) followed() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.follow > 0
 }
 
 // Started says that the program is about to run.
@@ -162,7 +171,7 @@ func (s *Server) register(r ExecRequest) (*Running, error) {
 		return nil, workbench.E(workbench.CodeConflict, "an exec with this id exists")
 	}
 	for i := 0; len(s.execs) >= maxKept && i < len(s.order); {
-		if x := s.execs[s.order[i]]; x.hasEnded() {
+		if x := s.execs[s.order[i]]; x.hasEnded() && !x.followed() {
 			s.forget(s.order[i])
 		} else {
 			i++
@@ -267,7 +276,13 @@ func (s *Server) follow(ch *channel, x *Running, from Offsets) (any, error) {
 		x.detach(workbench.E(workbench.CodeConflict, "another connection took the exec over"))
 	}
 	x.detach = ch.cancel
+	x.follow++
 	x.mu.Unlock()
+	defer func() {
+		x.mu.Lock()
+		x.follow--
+		x.mu.Unlock()
+	}()
 
 	outs := map[uint8]*tailOut{streamStdout: {t: x.Stdout, sent: from.Stdout}, streamStderr: {t: x.Stderr, sent: from.Stderr}}
 	for stream, o := range outs {

@@ -2,8 +2,11 @@ package guestwire
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
+
+	"github.com/workbenchdev/workbench"
 )
 
 // Tail is one output stream of an exec in the guest: it keeps what the host
@@ -120,8 +123,11 @@ func (t *Tail) after(ctx context.Context, offset int64, p []byte) (int, error) {
 			t.mu.Unlock()
 			return n, nil
 		}
-		c, closed := t.changed, t.closed
+		c, closed, dropped := t.changed, t.closed, t.dropped
 		t.mu.Unlock()
+		if dropped {
+			return 0, workbench.E(workbench.CodeNotFound, "the exec was forgotten")
+		}
 		if closed {
 			return 0, io.EOF
 		}
@@ -158,7 +164,7 @@ func (o *tailOut) pump(ch *channel, stream uint8) error {
 		at := o.sent
 		o.mu.Unlock()
 		n, err := o.t.after(ch.ctx, at, buf)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return ch.l.out.offset(frameEnd, stream, ch.id, at, nil)
 		}
 		if err != nil {
