@@ -25,9 +25,9 @@ type compute struct {
 	e  *Engine
 	id string // of the session
 
-	// working and again belong to Engine.mu: whether a goroutine works on the
-	// lane, and whether it must look once more.
-	working, again bool
+	// These belong to Engine.mu: whether a goroutine works on the lane, whether
+	// it must look once more, and whether the session has ended.
+	working, again, over bool
 
 	// mu is held by whoever uses or changes what follows: the lane while a run
 	// executes, a restart, the end of the session.

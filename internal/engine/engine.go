@@ -34,10 +34,11 @@ type Options struct {
 
 	Sizes        []workbench.Size // default: workbench.StandardSizes
 	DefaultImage string           // name or id; default: the image store's
-	MaxRunning   int              // runs that execute at once; default 4 per CPU
+	MaxRunning   int              // runs that execute at once; default 8
 	MaxSandboxes int              // live sandboxes; idle ones make room; default 64
 	LeaseTTL     time.Duration    // default 15 s
-	SweepEvery   time.Duration    // default 1 s
+	SweepEvery   time.Duration    // of deadlines; default 1 s
+	RetainEvery  time.Duration    // sweeps of what is kept for a time; default 15 s
 	Clock        func() time.Time // default time.Now
 	Log          *slog.Logger     // default: discards
 	Metrics      Metrics          // default: counts nothing
@@ -70,6 +71,8 @@ type Engine struct {
 	cancel context.CancelFunc
 	drain  chan struct{} // closed when no further run may be dispatched
 	loops  sync.WaitGroup
+
+	retained time.Time // when retention was last swept; the sweeping goroutine's
 }
 
 // New makes an engine; it does nothing until Start.
@@ -83,11 +86,17 @@ func New(o Options) *Engine {
 	if o.MaxSandboxes == 0 {
 		o.MaxSandboxes = 64
 	}
+	// Every run that executes needs a sandbox: with fewer, runs would wait for
+	// each other's.
+	o.MaxSandboxes = max(o.MaxSandboxes, o.MaxRunning)
 	if o.LeaseTTL == 0 {
 		o.LeaseTTL = 15 * time.Second
 	}
 	if o.SweepEvery == 0 {
 		o.SweepEvery = time.Second
+	}
+	if o.RetainEvery == 0 {
+		o.RetainEvery = 15 * time.Second
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -173,12 +182,14 @@ func (e *Engine) Stop(ctx context.Context) error {
 // Ready reports whether the engine can accept work: the database answers and
 // the engine is not stopping.
 func (e *Engine) Ready(ctx context.Context) error {
-	select {
-	case <-e.drain:
-		return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("try another server, or again shortly")
-	default:
+	if e.draining() {
+		return errDraining()
 	}
 	return e.o.Store.Ping(ctx)
+}
+
+func errDraining() error {
+	return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("try another server, or again shortly")
 }
 
 // Sizes lists the sandbox sizes with what this host can hold.

@@ -18,6 +18,9 @@ const (
 	// answerGrace is what the guest gets beyond that, before the host kills the
 	// sandbox.
 	answerGrace = 2 * time.Second
+	// startGrace is what the guest gets, before a run's own time begins, for
+	// starting an interpreter and translating TypeScript.
+	startGrace = 15 * time.Second
 )
 
 // execution is one step of a run on its way through a sandbox.
@@ -197,7 +200,7 @@ func (x *execution) request() guestwire.ExecRequest {
 // follow waits for the exec's end, passing on a request to cancel. A guest that
 // answers neither a cancel nor its own timeout in time has lost the sandbox.
 func (x *execution) follow(ctx context.Context, exec *guestwire.Exec) error {
-	limit := time.Duration(x.run.TimeoutMs)*time.Millisecond + cancelGrace + answerGrace
+	limit := startGrace + time.Duration(x.run.TimeoutMs)*time.Millisecond + cancelGrace + answerGrace
 	wait, give := context.WithTimeout(ctx, limit)
 	defer give()
 	type end struct {
@@ -239,6 +242,10 @@ func (x *execution) lost(ctx context.Context, cause error) error {
 	defer cancel()
 	x.e.log.Warn("sandbox lost under a run", "run", x.run.ID, "sandbox", x.c.box.ID(), "err", cause)
 	box := x.c.box
+	select { // how it ended by itself, before it is ended from here
+	case <-box.Done():
+	case <-time.After(time.Second):
+	}
 	x.c.drop(ctx)
 	exit := box.Exit()
 	if exit.Stderr != "" {

@@ -47,6 +47,9 @@ func (e *Engine) work(c *compute) {
 		e.mu.Lock()
 		if e.stopping || !c.again {
 			c.working = false
+			if c.over && e.sessions[c.id] == c {
+				delete(e.sessions, c.id)
+			}
 			e.mu.Unlock()
 			return
 		}

@@ -101,8 +101,11 @@ func (e *Engine) cancelAll(ctx context.Context, id string, why workbench.Reason)
 func (e *Engine) forget(ctx context.Context, id string) {
 	e.mu.Lock()
 	c := e.sessions[id]
-	if c != nil && !c.working {
-		delete(e.sessions, id)
+	if c != nil {
+		c.over = true // its worker, if there is one, removes it when it leaves
+		if !c.working {
+			delete(e.sessions, id)
+		}
 	}
 	e.mu.Unlock()
 	if c == nil {

@@ -4,11 +4,17 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/workbenchdev/workbench"
 )
 
-// sweepBatch bounds what one turn of a sweep does.
-const sweepBatch = 100
+const (
+	// sweepBatch bounds what one turn of a sweep does.
+	sweepBatch = 100
+	// endAtOnce bounds the sessions that are being ended at the same time.
+	endAtOnce = 8
+)
 
 // recover takes over what an earlier process of this instance left. The data
 // directory's lock says that no such process lives, so its leases need not run
@@ -150,8 +156,34 @@ func (e *Engine) pickUp(ctx context.Context) {
 // sweep ends what is over: sessions past their deadline, files past theirs,
 // blobs nothing names, receipts past their time, leases of dead engines.
 func (e *Engine) sweep(ctx context.Context) {
+	e.endExpired(ctx)
+	e.adoptAbandoned(ctx)
+	if time.Since(e.retained) >= e.o.RetainEvery {
+		e.retained = time.Now()
+		e.sweepRetained(ctx)
+	}
+	e.o.Metrics.Live(e.capacity.count(), e.slots.busy())
+}
+
+// sweepRetained removes what is past its time: files, blobs that nothing names,
+// receipts.
+func (e *Engine) sweepRetained(ctx context.Context) {
+	if err := e.o.Artifacts.Sweep(ctx, e.now()); err != nil {
+		e.sweepFailed(ctx, "files", err)
+	}
+	if _, err := e.o.Store.PurgeReceipts(ctx, e.now(), sweepBatch); err != nil {
+		e.sweepFailed(ctx, "receipts", err)
+	}
+}
+
+// endExpired ends sessions past their deadline, several at once: one whose run
+// is slow to end does not hold up the others.
+func (e *Engine) endExpired(ctx context.Context) {
 	now := e.now()
 	system := workbench.SystemPrincipal()
+	ending := errgroup.Group{}
+	ending.SetLimit(endAtOnce)
+	defer func() { _ = ending.Wait() }() // failures are logged where they happen
 	after := ""
 	for {
 		expired, err := e.o.Store.ExpiredSessions(ctx, now, sweepBatch, after)
@@ -160,23 +192,18 @@ func (e *Engine) sweep(ctx context.Context) {
 			break
 		}
 		for _, s := range expired {
-			if _, err := e.end(ctx, system, s.ID, workbench.SessionExpired, workbench.ReasonSessionExpired); err != nil {
-				e.sweepFailed(ctx, "session "+s.ID, err)
-			}
+			ending.Go(func() error {
+				if _, err := e.end(ctx, system, s.ID, workbench.SessionExpired, workbench.ReasonSessionExpired); err != nil {
+					e.sweepFailed(ctx, "session "+s.ID, err)
+				}
+				return nil
+			})
 			after = s.ID
 		}
 		if len(expired) < sweepBatch {
 			break
 		}
 	}
-	e.adoptAbandoned(ctx)
-	if err := e.o.Artifacts.Sweep(ctx, now); err != nil {
-		e.sweepFailed(ctx, "files", err)
-	}
-	if _, err := e.o.Store.PurgeReceipts(ctx, now, sweepBatch); err != nil {
-		e.sweepFailed(ctx, "receipts", err)
-	}
-	e.o.Metrics.Live(e.capacity.count(), e.slots.busy())
 }
 
 func (e *Engine) sweepFailed(ctx context.Context, what string, err error) {

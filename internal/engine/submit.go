@@ -32,8 +32,8 @@ func (e *Engine) Submit(ctx context.Context, p workbench.Principal, req workbenc
 	if err := p.Require(workbench.ScopeExecute); err != nil {
 		return workbench.Submitted{}, err
 	}
-	if err := e.Ready(ctx); err != nil {
-		return workbench.Submitted{}, err
+	if e.draining() {
+		return workbench.Submitted{}, errDraining()
 	}
 	s, err := e.session(ctx, p, req.SessionID)
 	if err != nil {

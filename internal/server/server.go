@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/api"
 	"github.com/workbenchdev/workbench/internal/artifact"
@@ -154,7 +156,7 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	files := artifact.New(blobs, sealer, s.store, artifact.WithLog(s.o.Log))
 	s.engine = engine.New(engine.Options{
 		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
-		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.o.MaxSandboxes,
+		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.maxSandboxes(),
 		Log: s.o.Log, Metrics: metrics,
 	})
 	if err := s.engine.Start(ctx); err != nil {
@@ -173,6 +175,22 @@ func (s *Server) maxRunning() int {
 		return s.o.MaxRunning
 	}
 	return 4 * runtime.NumCPU()
+}
+
+// maxSandboxes is how many sandboxes of the standard size fit into four fifths
+// of the host's memory, if all of them used what they may.
+func (s *Server) maxSandboxes() int {
+	if s.o.MaxSandboxes > 0 {
+		return s.o.MaxSandboxes
+	}
+	var host unix.Sysinfo_t
+	if err := unix.Sysinfo(&host); err != nil {
+		return 0
+	}
+	l := workbench.DefaultLimits()
+	const runtimeItself = 256 * workbench.MiB
+	each := l.MemoryBytes + l.WorkspaceBytes + l.ScratchBytes + runtimeItself
+	return max(4, int(int64(host.Totalram)*int64(host.Unit)*4/5/each))
 }
 
 // Handler is the REST face.
