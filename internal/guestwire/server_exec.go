@@ -27,7 +27,7 @@ type Running struct {
 
 	mu     sync.Mutex
 	detach context.CancelCauseFunc // of the current attachment
-	follow int                     // attachments that are not over
+	follow int                     // hosts' requests that are not over
 }
 
 // followed reports whether a host is being told of the exec: it must not be
@@ -40,6 +40,12 @@ func (x *Running) followed() bool {
 
 // Started says that the program is about to run.
 func (x *Running) Started() { x.startOnce.Do(func() { close(x.started) }) }
+
+func (x *Running) unfollow() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.follow--
+}
 
 // drop gives up what is kept of the exec.
 func (x *Running) drop() {
@@ -132,6 +138,7 @@ func (s *Server) exec(ch *channel) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer x.unfollow()
 	select {
 	case <-x.started:
 	case <-x.ended:
@@ -181,7 +188,7 @@ func (s *Server) register(r ExecRequest) (*Running, error) {
 		return nil, workbench.E(workbench.CodeCapacity, "too many execs at once in this sandbox")
 	}
 	x := &Running{Stdout: newTail(r.OutputBytes), Stderr: newTail(r.OutputBytes), id: r.ID, group: r.Group, s: s,
-		started: make(chan struct{}), ended: make(chan struct{})}
+		started: make(chan struct{}), ended: make(chan struct{}), follow: 1}
 	s.execs[r.ID] = x
 	s.work.Go(func() { s.runExec(r, x) })
 	s.order = append(s.order, r.ID)
@@ -256,10 +263,16 @@ func (s *Server) attach(ch *channel) (any, error) {
 	}
 	s.mu.Lock()
 	x := s.execs[b.ID]
+	if x != nil {
+		x.mu.Lock()
+		x.follow++
+		x.mu.Unlock()
+	}
 	s.mu.Unlock()
 	if x == nil {
 		return nil, workbench.ErrNotFound("exec in this sandbox")
 	}
+	defer x.unfollow()
 	select {
 	case <-x.started:
 	case <-ch.ctx.Done():
@@ -276,13 +289,7 @@ func (s *Server) follow(ch *channel, x *Running, from Offsets) (any, error) {
 		x.detach(workbench.E(workbench.CodeConflict, "another connection took the exec over"))
 	}
 	x.detach = ch.cancel
-	x.follow++
 	x.mu.Unlock()
-	defer func() {
-		x.mu.Lock()
-		x.follow--
-		x.mu.Unlock()
-	}()
 
 	outs := map[uint8]*tailOut{streamStdout: {t: x.Stdout, sent: from.Stdout}, streamStderr: {t: x.Stderr, sent: from.Stderr}}
 	for stream, o := range outs {
