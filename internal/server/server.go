@@ -146,6 +146,9 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	if err != nil {
 		return err
 	}
+	if made := masters.Notice(); made != "" {
+		s.o.Log.Warn(made)
+	}
 	sealer := seal.New(masters, s.store)
 	blobs, err := blob.OpenDisk(s.data.join("blobs"))
 	if err != nil {
