@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -56,7 +57,7 @@ func TestMetrics(t *testing.T) {
 	m.SandboxStarted("ok", 200*time.Millisecond)
 	m.Live(3, 2)
 	rec := httptest.NewRecorder()
-	m.ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	m.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	text := rec.Body.String()
 	for _, line := range []string{
 		`workbench_http_requests_total{method="GET",route="/v1/workbench/runs/{id}",status="200"} 1`,
