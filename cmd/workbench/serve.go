@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -163,7 +162,7 @@ func (a *app) showAdminKey(secret, file string) error {
 		return err
 	}
 	if err := writeSecret(file, secret); err != nil {
-		fmt.Fprintf(os.Stdout, "first start: this admin key is shown once\n%s\n", secret)
+		fmt.Fprintf(a.out, "first start: this admin key is shown once\n%s\n", secret)
 		return err
 	}
 	a.note("first start: the admin key is in %s", file)
