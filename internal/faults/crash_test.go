@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -223,24 +224,39 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 	if len(names) < 40 {
 		t.Fatalf("the scenario passes only %d failpoints: %v", len(names), names)
 	}
-	killed := 0
-	for _, name := range names {
-		for n := 1; n <= min(depth, hits[name]); n++ {
-			t.Run(name+"@"+strconv.Itoa(n), func(t *testing.T) {
-				at := fmt.Sprintf("%s=exit@%d", name, n)
-				old := w.on(t)
-				old.stop()
-				if !old.killedAt(at, strings.ReplaceAll(name, ".", "-")+"-"+strconv.Itoa(n)) {
-					fresh := mustWorldAt(t, at)
-					if !fresh.killedAt("", "fresh") {
-						t.Fatal("the server passes this failpoint neither on this directory nor on a new one")
+	var killed atomic.Int64
+	t.Run("at", func(t *testing.T) { // returns when all shards have ended
+		for shard := range shards {
+			t.Run(strconv.Itoa(shard), func(t *testing.T) {
+				t.Parallel()
+				w := mustWorld(t)
+				for i, name := range names {
+					for n := 1; i%shards == shard && n <= min(depth, hits[name]); n++ {
+						t.Run(name+"@"+strconv.Itoa(n), func(t *testing.T) {
+							killAt(t, w, name, n)
+							killed.Add(1)
+						})
 					}
 				}
-				killed++
 			})
 		}
+	})
+	t.Logf("killed at %d failpoints: %v", killed.Load(), names)
+}
+
+// shards is how many worlds share the failpoints; each is a server of its own.
+const shards = 3
+
+func killAt(t *testing.T, w *world, name string, n int) {
+	at := fmt.Sprintf("%s=exit@%d", name, n)
+	w.on(t).stop()
+	if w.killedAt(at, strings.ReplaceAll(name, ".", "-")+"-"+strconv.Itoa(n)) {
+		return
 	}
-	t.Logf("killed at %d failpoints: %v", killed, names)
+	fresh := mustWorldAt(t, at)
+	if !fresh.killedAt("", "fresh") {
+		t.Fatal("the server passes this failpoint neither on this directory nor on a new one")
+	}
 }
 
 // killedAt runs the scenario on a server with failpoints (none: the one that
