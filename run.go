@@ -209,8 +209,9 @@ func (s Status) Terminal() bool {
 	switch s {
 	case StatusSucceeded, StatusFailed, StatusTimedOut, StatusCancelled, StatusRejected, StatusUnknown:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // transitions lists where each status may go. A failed step that never sent a
@@ -244,8 +245,9 @@ func StepTransition(from, to Status) bool {
 		return to == StatusDispatching || to == StatusCancelled || to == StatusFailed
 	case StatusDispatching, StatusRunning:
 		return Transition(from, to) && to != StatusCheckpointing
+	default:
+		return false
 	}
-	return false
 }
 
 // Reason says why a run ended as it did.

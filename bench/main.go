@@ -28,7 +28,7 @@ type options struct {
 	image                string // name of the image everything runs in
 	bin                  string // folder with guest, runsc and runc
 	out                  string // folder of results; "" writes none
-	only                 string // contenders whose name holds this
+	only                 string // parts of names and languages; "" measures everything
 	profile              string // CPU profile of this process, the server's and the clients'
 }
 
@@ -40,7 +40,7 @@ func parse() options {
 	flag.StringVar(&o.image, "image", "minimal", "image to run in")
 	flag.StringVar(&o.bin, "bin", "bin", "folder with guest, runsc and runc")
 	flag.StringVar(&o.out, "out", filepath.Join("bench", "results"), "folder to write results to; empty writes none")
-	flag.StringVar(&o.only, "only", "", "measure only contenders whose name holds this; writes no results")
+	flag.StringVar(&o.only, "only", "", "measure only contenders whose name and language hold one of these, separated by commas; writes no results")
 	flag.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of server and clients to this file")
 	flag.Parse()
 	if o.images == "" {

@@ -20,6 +20,13 @@ type contender struct {
 	run func(ctx context.Context) (time.Duration, error)
 }
 
+// chosen tells whether a contender is among those asked for.
+func (o options) chosen(c contender) bool {
+	return slices.ContainsFunc(strings.Split(o.only, ","), func(part string) bool {
+		return strings.Contains(c.name+", "+c.language, part)
+	})
+}
+
 // slowPeer is the median from which a peer gets fewer samples.
 const slowPeer = 100 * time.Millisecond
 
@@ -29,7 +36,7 @@ const warmUps = 3
 
 // measure lets all contenders take turns.
 func measure(ctx context.Context, o options, all []contender) ([]row, error) {
-	all = slices.DeleteFunc(all, func(c contender) bool { return !strings.Contains(c.name+" "+c.language, o.only) })
+	all = slices.DeleteFunc(all, func(c contender) bool { return !o.chosen(c) })
 	want := make([]int, len(all))
 	for i, c := range all {
 		first := make([]time.Duration, warmUps)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -175,11 +176,8 @@ func (x *execution) carry(ctx context.Context) error {
 
 // refused reports whether an error of Exec means that no byte of code ran.
 func refused(err error) bool {
-	switch workbench.CodeOf(err) {
-	case workbench.CodeSandboxLost, workbench.CodeGuestProtocol, workbench.CodeCancelled, workbench.CodeInternal:
-		return false
-	}
-	return true
+	perhapsBegun := []workbench.Code{workbench.CodeSandboxLost, workbench.CodeGuestProtocol, workbench.CodeCancelled, workbench.CodeInternal}
+	return !slices.Contains(perhapsBegun, workbench.CodeOf(err))
 }
 
 func (x *execution) outputBytes() int64 {

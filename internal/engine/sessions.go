@@ -223,11 +223,12 @@ func validateTools(tools []workbench.ToolRef, aliases []string) error {
 		return workbench.E(workbench.CodeInvalidRequest, "at most %d connections", maxAliases).WithField("connections")
 	}
 	for i, t := range tools {
-		field := fmt.Sprintf("tools[%d]", i)
 		if t.Name == "" || t.Version == "" {
-			return workbench.E(workbench.CodeInvalidRequest, "a tool needs a name and an exact version").WithField(field)
+			return workbench.E(workbench.CodeInvalidRequest, "a tool needs a name and an exact version").WithField(fmt.Sprintf("tools[%d]", i))
 		}
-		return workbench.E(workbench.CodeToolNotFound, "no such tool at that version").WithField(field).
+	}
+	if len(tools) > 0 {
+		return workbench.E(workbench.CodeToolNotFound, "no such tool at that version").WithField("tools[0]").
 			WithHint("this server has no tools yet: leave tools empty")
 	}
 	if len(aliases) > 0 {

@@ -241,7 +241,8 @@ func envName(s string) bool {
 		return false
 	}
 	return !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r == '_' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9')
+		letter, digit := r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z', r >= '0' && r <= '9'
+		return r != '_' && !letter && !digit
 	})
 }
 
