@@ -175,7 +175,7 @@ func TestRotation(t *testing.T) {
 	old := w.mustSealer(t, keyA)
 	value, err := old.SealBytes(t.Context(), w.acme, "spec", "run_1", []byte("old"))
 	want(t, "seal", err, "")
-	object := mustSeal(t, old, w.acme, "id", []byte("old object"))
+	object := mustSeal(t, old, w.acme, []byte("old object"))
 
 	both := w.mustSealer(t, keyB, keyA)
 	got, err := both.OpenBytes(t.Context(), w.acme, "spec", "run_1", value)
@@ -208,7 +208,7 @@ func TestRotation(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-func mustSeal(t testing.TB, s *seal.Sealer, tenant, id string, plain []byte) []byte {
+func mustSeal(t testing.TB, s *seal.Sealer, tenant string, plain []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w, err := s.NewWriter(t.Context(), tenant, "k", &out)
@@ -218,7 +218,7 @@ func mustSeal(t testing.TB, s *seal.Sealer, tenant, id string, plain []byte) []b
 	if _, err := io.Copy(w, bytes.NewReader(plain)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(id); err != nil {
+	if err := w.Close("id"); err != nil {
 		t.Fatal(err)
 	}
 	if w.Size() != int64(len(plain)) || int64(out.Len()) != seal.SealedSize(int64(len(plain))) {
@@ -249,7 +249,7 @@ func TestObjectsOfEverySize(t *testing.T) {
 	for _, size := range []int{0, 1, segment - 1, segment, segment + 1, 2*segment - 1, 2 * segment, 2*segment + 1, 5*segment + 123} {
 		plain := make([]byte, size)
 		_, _ = random.Read(plain)
-		sealed := mustSeal(t, s, w.acme, "id", plain)
+		sealed := mustSeal(t, s, w.acme, plain)
 		if got := mustOpenAll(t, s, w.acme, "k", "id", sealed); !bytes.Equal(got, plain) {
 			t.Errorf("%d bytes came back as %d", size, len(got))
 		}
@@ -295,7 +295,7 @@ func TestRangesReadOnlyTheirSegments(t *testing.T) {
 	s := w.mustSealer(t, keyA)
 	plain := make([]byte, 8<<20)
 	_, _ = rand.NewChaCha8([32]byte{2}).Read(plain)
-	sealed := mustSeal(t, s, w.acme, "id", plain)
+	sealed := mustSeal(t, s, w.acme, plain)
 	src := &counting{ReaderAt: bytes.NewReader(sealed)}
 	o, err := s.Open(t.Context(), w.acme, "k", "id", src, int64(len(sealed)))
 	want(t, "open", err, "")
@@ -335,9 +335,9 @@ func TestDamagedObjects(t *testing.T) {
 	const header, sealedSegment = 64, segment + 16
 	plain := bytes.Repeat([]byte("0123456789abcdef"), 3*segment/16)
 	plain = append(plain, "the last segment"...)
-	sealed := mustSeal(t, s, w.acme, "id", plain)
-	other := mustSeal(t, s, w.acme, "id", plain)
-	_ = mustSeal(t, s, w.blue, "id", nil)
+	sealed := mustSeal(t, s, w.acme, plain)
+	other := mustSeal(t, s, w.acme, plain)
+	_ = mustSeal(t, s, w.blue, nil)
 	cutAt := func(n int) []byte { return bytes.Clone(sealed[:n]) }
 	swap := func(i, j int) []byte {
 		b := bytes.Clone(sealed)
@@ -436,7 +436,7 @@ func FuzzOpen(f *testing.F) {
 	}
 	s, w := seal.New(masters, &oneKey{}), world{acme: "ten_1"}
 	for _, size := range []int{0, 10, segment, segment + 1} {
-		f.Add(mustSeal(f, s, w.acme, "id", make([]byte, size)))
+		f.Add(mustSeal(f, s, w.acme, make([]byte, size)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		o, err := s.Open(t.Context(), w.acme, "k", "id", bytes.NewReader(b), int64(len(b)))
@@ -587,7 +587,7 @@ func BenchmarkObject8MiB(b *testing.B) {
 			_ = o.Close("id")
 		}
 	})
-	sealed := mustSeal(b, s, w.acme, "id", plain)
+	sealed := mustSeal(b, s, w.acme, plain)
 	b.Run("open", func(b *testing.B) {
 		b.SetBytes(8 << 20)
 		for b.Loop() {
