@@ -2,11 +2,15 @@ package verify
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
@@ -59,6 +63,116 @@ func checkOddEntries(what string) func(context.Context, *scene) finding {
 		}
 		return proved("the %s is left out and named; the scan took %d ms", what, took.Milliseconds())
 	}
+}
+
+// checkSavedLinks: saving what is no file of the workspace's own, or lies behind
+// a link, is refused inside, and nothing of it reaches the host.
+func checkSavedLinks(ctx context.Context, s *scene) finding {
+	b, err := s.start(ctx, s.class())
+	if err != nil {
+		return broke(err)
+	}
+	defer b.end(context.WithoutCancel(ctx))
+	run, err := b.begin(ctx, request(`cd /mnt/files
+ln -s /etc/passwd link; ln -s /proc/self/environ env; ln -s ../../etc/passwd up; ln -s /etc d; mkfifo fifo
+for f in link env up d/passwd d fifo /etc/passwd ../../etc/passwd; do
+  timeout 5 workbench save "$f" >/dev/null 2>&1; echo "$f $?"
+done
+echo own > plain; workbench save plain >/dev/null 2>&1; echo "plain $?"`))
+	if err != nil {
+		return broke(err)
+	}
+	out, err := run.wait(ctx)
+	if err != nil {
+		return broke(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
+	if len(lines) != 9 || lines[8] != "plain 0" {
+		return errorf("the attempts printed %q %s", out.stdout, lastBytes(out.stderr, 300))
+	}
+	for _, l := range lines[:8] {
+		if !strings.HasSuffix(l, " 1") {
+			return failed("saving was not refused at once: %s", l)
+		}
+	}
+	if len(run.heard.saved) != 1 || string(run.heard.saved[0]) != "own\n" {
+		return failed("the host received %d files", len(run.heard.saved))
+	}
+	return proved("links, a file behind one, a directory, a FIFO and paths outside were refused at once; the host received the one plain file")
+}
+
+// checkReplay: the token of a run is worth nothing once the run has ended.
+func checkReplay(ctx context.Context, s *scene) finding {
+	a, b, err := s.pair(ctx)
+	if err != nil {
+		return broke(err)
+	}
+	v, _, err := a.probe(ctx, "H84", nil)
+	if err != nil {
+		return broke(err)
+	}
+	var old struct{ Socket, Token string }
+	if err := json.Unmarshal(v.Data, &old); err != nil || old.Token == "" {
+		return errorf("the run told no token (%v)", err)
+	}
+	params := map[string]any{"socket": old.Socket, "token": old.Token}
+	return judgeAll(
+		func() finding { return a.judge(ctx, "H84", params) },
+		func() finding { return b.judge(ctx, "H84", params) },
+	)
+}
+
+// oneFile is a source of one entry.
+type oneFile struct {
+	entry   guestwire.Entry
+	content string
+	given   bool
+}
+
+func (o *oneFile) Next() (guestwire.Entry, io.Reader, error) {
+	if o.given {
+		return guestwire.Entry{}, nil, io.EOF
+	}
+	o.given = true
+	return o.entry, strings.NewReader(o.content), nil
+}
+
+// checkTraps: what code put where the host writes a file is not followed,
+// waited for or written through.
+func checkTraps(ctx context.Context, s *scene) finding {
+	b, err := s.start(ctx, s.class())
+	if err != nil {
+		return broke(err)
+	}
+	defer b.end(context.WithoutCancel(ctx))
+	out, err := b.exec(ctx, request("cd /mnt/files; ln -s /tmp/target link; ln -s /tmp dir; mkfifo fifo; mkdir directory; echo planted"))
+	if err != nil {
+		return broke(err)
+	}
+	if out.ExitCode != 0 {
+		return errorf("traps could not be planted: %s", lastBytes(out.stderr, 300))
+	}
+	began := time.Now()
+	const content = "from the host"
+	sum := sha256.Sum256([]byte(content))
+	for _, path := range []guestwire.Path{"link", "dir/target", "fifo", "directory"} {
+		e := guestwire.Entry{Path: path, Type: guestwire.TypeFile, Mode: 0o644, Size: int64(len(content)), SHA256: sum[:], Content: true}
+		writeCtx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		_, err := b.client.WriteFiles(writeCtx, &oneFile{entry: e, content: content})
+		cancel()
+		if workbench.CodeOf(err) != workbench.CodePathConflict {
+			return failed("writing at %s: %v", path, err)
+		}
+	}
+	took := time.Since(began)
+	out, err = b.exec(ctx, request("ls -A /tmp | grep -c target; cd /mnt/files; test -L link && test -p fifo && test -d directory && echo same"))
+	if err != nil {
+		return broke(err)
+	}
+	if out.stdout != "0\nsame\n" {
+		return failed("after the writes: %s", printable(out.stdout))
+	}
+	return proved("a link, a path through one, a FIFO and a directory were refused in %d ms; nothing was written through them", took.Milliseconds())
 }
 
 // checkNames: names that some systems take for one are two.

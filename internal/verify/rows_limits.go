@@ -216,18 +216,19 @@ func (s *scene) storm(ctx context.Context, probe string, params map[string]any, 
 		_, _ = run.wait(ctx)
 		return failed("it used %.2f CPUs of %.2f", share, slowCPUs)
 	}
+	met := s.throttled(b) > throttled
 	out, err := run.wait(ctx)
 	if err != nil {
 		return broke(err)
-	}
-	if s.throttled(b) <= throttled {
-		return errorf("it used %.2f CPUs and never met the bound of %.2f: this host is too busy to show it", share, slowCPUs)
 	}
 	if v, err := out.verdict(); err == nil {
 		return failed("%s", v.Why)
 	}
 	if out.Reason != workbench.ReasonTimeout {
 		return failed("it ended by %q, exit %d: %s", out.Reason, out.ExitCode, lastBytes(out.stderr, 300))
+	}
+	if !met {
+		return errorf("it used %.2f CPUs and never met the bound of %.2f: this host is too busy to show it", share, slowCPUs)
 	}
 	if late > 250*time.Millisecond {
 		return failed("timers of the host were up to %v late", late)
