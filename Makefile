@@ -8,7 +8,10 @@ SHELL := /bin/bash
 export CGO_ENABLED ?= 1
 
 CACHE  := $(CURDIR)/.cache
-IMAGES ?= $(CACHE)/images
+# Where the command line looks for images by itself. It is shared between
+# clones, and open to the unprivileged ids that sandboxes run as, which a clone
+# in a home directory is not.
+IMAGES ?= /var/lib/workbench/images
 DEMO   := $(CACHE)/demo
 GO     ?= go
 GOTEST ?= $(GO) test -count=1 -timeout 20m
@@ -61,5 +64,5 @@ generate: ## write what is generated from the code; must leave no diff
 bench: setup ## measure against bare interpreters, bwrap, runc, docker and cold runsc; rows go to bench/results/
 	@WORKBENCH_IMAGES=$(IMAGES) $(GO) run ./bench
 
-clean: ## remove what was built (images stay; remove .cache for those)
+clean: ## remove what was built (images stay)
 	@rm -rf bin internal/payload/files/guest* internal/payload/files/runsc* internal/payload/files/runc*

@@ -36,7 +36,7 @@ func parse() options {
 	var o options
 	flag.IntVar(&o.samples, "samples", 200, "samples of each contender")
 	flag.IntVar(&o.slowSamples, "slow-samples", 30, "samples of a peer slower than 100 ms")
-	flag.StringVar(&o.images, "images", os.Getenv("WORKBENCH_IMAGES"), "folder of images (default: .cache/images)")
+	flag.StringVar(&o.images, "images", os.Getenv("WORKBENCH_IMAGES"), "folder of images (default: /var/lib/workbench/images)")
 	flag.StringVar(&o.image, "image", "minimal", "image to run in")
 	flag.StringVar(&o.bin, "bin", "bin", "folder with guest, runsc and runc")
 	flag.StringVar(&o.out, "out", filepath.Join("bench", "results"), "folder to write results to; empty writes none")
@@ -44,7 +44,7 @@ func parse() options {
 	flag.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of server and clients to this file")
 	flag.Parse()
 	if o.images == "" {
-		o.images = filepath.Join(".cache", "images")
+		o.images = "/var/lib/workbench/images"
 	}
 	return o
 }

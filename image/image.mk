@@ -6,7 +6,7 @@
 #
 # To build again with newer packages: bin/workbench image build NAME --again
 
-IMAGES ?= .cache/images
+IMAGES ?= /var/lib/workbench/images
 
 .PHONY: image-minimal image-standard
 image-minimal image-standard: image-%:

@@ -26,7 +26,7 @@ func mustRealWorld(t *testing.T) *world {
 	w := mustParts(t, &clock{real: true})
 	images := os.Getenv("WORKBENCH_IMAGES")
 	if images == "" {
-		images = "../../.cache/images"
+		images = "/var/lib/workbench/images"
 	}
 	store, err := image.Open(mustAbs(t, images))
 	if err != nil {

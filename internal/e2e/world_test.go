@@ -100,7 +100,7 @@ func open(dir string, change func(*server.Options)) (*world, error) {
 	}
 	images := os.Getenv("WORKBENCH_IMAGES")
 	if images == "" {
-		images = filepath.Join(root, ".cache", "images")
+		images = "/var/lib/workbench/images" // where make setup puts them
 	}
 	if _, err := os.Stat(filepath.Join(images, "names", "standard")); err != nil {
 		return nil, fmt.Errorf("no image standard in %s: run make setup (%w)", images, err)

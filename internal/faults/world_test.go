@@ -141,7 +141,7 @@ func (w *world) start(failpoints string) error {
 	}
 	images := os.Getenv("WORKBENCH_IMAGES")
 	if images == "" {
-		images = filepath.Join(root, ".cache", "images")
+		images = "/var/lib/workbench/images" // where make setup puts them
 	}
 	cmd := exec.Command(bin, "-listen", listen, "-ready", ready, "-admin", filepath.Join(w.dir, "admin"),
 		"-oracle", filepath.Join(w.dir, "oracle"), "-data", filepath.Join(w.dir, "data"), "-images", images, "-image", "minimal",

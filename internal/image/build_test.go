@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -182,7 +181,7 @@ Acquire::Retries "3";
 func TestBuiltMinimal(t *testing.T) {
 	dir := os.Getenv("WORKBENCH_IMAGES")
 	if dir == "" {
-		dir = filepath.Join("..", "..", ".cache", "images")
+		dir = "/var/lib/workbench/images"
 	}
 	s := MustOpen(t, dir)
 	m, err := s.Get(t.Context(), "minimal")

@@ -47,12 +47,12 @@ func MustEnv(t testing.TB) Env {
 }
 
 // MustImage finds an image by its name in the folder that WORKBENCH_IMAGES
-// names, by default <repo>/.cache/images.
+// names, by default /var/lib/workbench/images.
 func MustImage(t testing.TB, name string) sandbox.Image {
 	t.Helper()
 	dir := os.Getenv("WORKBENCH_IMAGES")
 	if dir == "" {
-		dir = filepath.Join(repo(), ".cache/images")
+		dir = "/var/lib/workbench/images"
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, "names", name))
 	if err != nil {
