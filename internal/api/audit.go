@@ -1,8 +1,6 @@
 package api
 
 import (
-	"context"
-	"encoding/json"
 	"sync"
 	"time"
 
@@ -17,17 +15,6 @@ func (s *Server) audit(c *call) {
 	if c.route.Public || c.route.Action == "" && !refused {
 		return
 	}
-	entry := workbench.AuditEntry{
-		ID: workbench.NewID(workbench.KindAudit), At: s.o.Clock().UTC(),
-		ProjectID: c.p.ProjectID, TenantID: c.p.TenantID, UserID: c.p.UserID, KeyID: c.p.KeyID,
-		Action: c.route.Action, Target: c.target, Outcome: "ok", Address: clientAddress(c.r), RequestID: c.requestID,
-	}
-	if entry.Action == "" {
-		entry.Action = c.route.ID
-	}
-	if e != nil {
-		entry.Outcome = string(e.Code)
-	}
 	if refused {
 		write, suppressed := s.refusals.allow(c.p.KeyID != "")
 		if !write {
@@ -37,15 +24,13 @@ func (s *Server) audit(c *call) {
 			c.note("suppressed", suppressed)
 		}
 	}
-	if len(c.notes) > 0 {
-		entry.Detail, _ = json.Marshal(c.notes) // plain values always marshal
+	who, action := c.p, c.route.Action
+	who.Address, who.RequestID = clientAddress(c.r), c.requestID
+	if action == "" {
+		action = c.route.ID
 	}
-	// The record is written even if the client is gone already.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
-	defer cancel()
-	if err := s.o.Audit.Audit(ctx, entry); err != nil {
-		s.log.Error("audit entry not written", "action", entry.Action, "target", entry.Target, "outcome", entry.Outcome, "requestId", c.requestID, "err", err)
-	}
+	// What could not be written is in the server's log.
+	_ = s.trail.Record(c.ctx, who, action, c.target, c.err, c.notes)
 }
 
 // refusals keeps a flood of refused requests from filling the database: one

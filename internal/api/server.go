@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/audit"
 	"github.com/workbenchdev/workbench/internal/identity"
 )
 
@@ -46,6 +47,7 @@ type Server struct {
 	mux         *http.ServeMux
 	holds       *holds
 	refusals    *refusals
+	trail       *audit.Trail
 	document    []byte
 	documentTag string
 }
@@ -79,7 +81,8 @@ func New(o Options) *Server {
 	if o.MaxUploadBytes == 0 {
 		o.MaxUploadBytes = 64 << 20
 	}
-	s := &Server{o: o, log: o.Log, mux: http.NewServeMux(), holds: newHolds(o.StreamsPerUser, o.Streams), refusals: newRefusals(o.Clock)}
+	s := &Server{o: o, log: o.Log, mux: http.NewServeMux(), holds: newHolds(o.StreamsPerUser, o.Streams), refusals: newRefusals(o.Clock),
+		trail: audit.New(o.Audit, o.Clock, o.Log)}
 	registry := newRegistry()
 	for _, r := range routes() {
 		s.mount(r, registry)
