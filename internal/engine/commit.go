@@ -35,7 +35,7 @@ func (x *execution) commit(ctx context.Context) (workspace.Committed, error) {
 	if result.SkippedN > 0 {
 		first := ""
 		if len(result.Skipped) > 0 {
-			first = fmt.Sprintf("; the first is %s (%s)", workbench.TextOf([]byte(result.Skipped[0].Path)), workbench.TextOf([]byte(result.Skipped[0].Why)))
+			first = fmt.Sprintf("; the first is %s (%s)", shortened(string(result.Skipped[0].Path)), workbench.TextOf([]byte(result.Skipped[0].Why)))
 		}
 		x.notice(workbench.NoticeFilesSkipped, fmt.Sprintf("%d entries of the workspace are not committed%s", result.SkippedN, first))
 	}
@@ -167,4 +167,14 @@ func (t treeSource) Next() (guestwire.Entry, io.Reader, error) {
 		}
 	}
 	return out, content, nil
+}
+
+// shortened is a path as text for a sentence: its beginning, if it is long.
+func shortened(path string) string {
+	const most = 120
+	b := []byte(path)
+	if n := workbench.CutText(b, most, true); n < len(b) {
+		return workbench.TextOf(b[:n]) + "…"
+	}
+	return workbench.TextOf(b)
 }

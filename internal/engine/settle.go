@@ -264,7 +264,7 @@ func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) {
 			if workbench.HasCode(err, workbench.CodeQuotaExceeded) || workbench.HasCode(err, workbench.CodeFileTooLarge) {
 				x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
 			}
-			x.notice(workbench.NoticeKeepFailed, workbench.TextOf([]byte(entry.Path))+": "+workbench.AsError(err).Detail)
+			x.notice(workbench.NoticeKeepFailed, shortened(entry.Path)+": "+workbench.AsError(err).Detail)
 			return len(x.run.Notices) < 20
 		}
 		return true
