@@ -62,7 +62,7 @@ func Dial(ctx context.Context, rw io.ReadWriteCloser, o Options) (*Client, error
 	case err = <-shaken:
 	case <-ctx.Done():
 		rw.Close()
-		<-shaken
+		<-shaken //nolint:errcheck // the closed stream ended it; the reason is the time
 		err = workbench.E(workbench.CodeSandboxLost, "the sandbox did not answer the handshake").Caused(context.Cause(ctx))
 	}
 	if err != nil {

@@ -137,7 +137,7 @@ func (c *Client) begin(ctx context.Context, id, op string, body any, from Offset
 			}
 		})
 	}
-	c.work.Go(func() { e.follow(from) })
+	c.work.Go(e.follow)
 	select {
 	case <-e.started:
 		return e, nil
@@ -159,11 +159,11 @@ func (c *Client) begin(ctx context.Context, id, op string, body any, from Offset
 }
 
 // follow delivers the output and the end of an exec.
-func (e *Exec) follow(from Offsets) {
+func (e *Exec) follow() {
 	var got Offsets
 	var readers sync.WaitGroup
-	readers.Go(func() { got.Stdout = e.deliver(workbench.Stdout, e.ch.in[streamStdout], from.Stdout) })
-	readers.Go(func() { got.Stderr = e.deliver(workbench.Stderr, e.ch.in[streamStderr], from.Stderr) })
+	readers.Go(func() { got.Stdout = e.deliver(workbench.Stdout, e.ch.in[streamStdout]) })
+	readers.Go(func() { got.Stderr = e.deliver(workbench.Stderr, e.ch.in[streamStderr]) })
 	err := e.ch.wait(context.Background(), &e.result)
 	readers.Wait()
 	if err == nil {
@@ -180,7 +180,7 @@ func (e *Exec) follow(from Offsets) {
 }
 
 // deliver hands a stream to the handler and returns the offset it ended at.
-func (e *Exec) deliver(stream workbench.Stream, in *inbound, at int64) int64 {
+func (e *Exec) deliver(stream workbench.Stream, in *inbound) int64 {
 	deaf := false
 	for {
 		offset, data, err := in.next()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -25,7 +26,6 @@ type scriptedGuest struct {
 	program func(ctx context.Context, r guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult
 	tree    []guestwire.Entry
 	content map[guestwire.Path][]byte
-	scanned chan guestwire.ScanRequest
 	wrote   []guestwire.Entry
 	cancels chan string
 }
@@ -76,7 +76,7 @@ func (g *scriptedGuest) Write(_ context.Context, _ bool, src guestwire.FileSourc
 	g.content = map[guestwire.Path][]byte{}
 	for {
 		e, content, err := src.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return guestwire.WriteResult{Token: "t2", Entries: int64(len(g.wrote))}, nil
 		}
 		if err != nil {

@@ -163,6 +163,7 @@ func (l *link) dispatch(f frame) error {
 		return l.accept(f)
 	case frameHello:
 		return violation("hello in a connection")
+	default: // about a channel
 	}
 	ch, err := l.find(f)
 	if ch == nil {
@@ -177,6 +178,7 @@ func (l *link) dispatch(f frame) error {
 		}
 		ch.cancel(workbench.E(workbench.CodeCancelled, "the request was given up"))
 		return nil
+	default: // about a stream
 	}
 	at, data, err := f.offset()
 	if err != nil {
