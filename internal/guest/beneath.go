@@ -99,7 +99,7 @@ func openFile(p guestwire.Path) (*os.File, unix.Stat_t, error) {
 
 // regular refuses everything else, by what it is.
 func regular(st unix.Stat_t) error {
-	what := ""
+	var what string
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return nil

@@ -56,7 +56,7 @@ func runInit() error {
 		var c groupCommand
 		fds, err := g.conn.receive(&c)
 		if err != nil {
-			return nil // the supervisor is gone, and with this process the group
+			return nil //nolint:nilerr // the supervisor is gone, and with this process the group
 		}
 		e := g.answer(c, fds)
 		for _, fd := range fds {

@@ -76,6 +76,7 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 		if source, err = e.transpile(ctx, name, source); err != nil {
 			return nil, err
 		}
+	default: // its interpreter takes the source as it is
 	}
 	file := "main.py"
 	if e.r.Language != workbench.Python {

@@ -26,8 +26,9 @@ func driverOf(lang workbench.Language) workbench.Language {
 		return workbench.Python
 	case workbench.JavaScript, workbench.TypeScript:
 		return workbench.JavaScript
+	default:
+		return ""
 	}
-	return ""
 }
 
 // prepareSpare starts a spare for the next exec when nothing runs.

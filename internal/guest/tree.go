@@ -169,14 +169,14 @@ func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, de
 		n.typ, n.size = guestwire.TypeFile, st.Size
 		if err := w.file(fd, name, p, &n); err != nil {
 			w.skip(p, "unreadable")
-			return nil
+			return nil //nolint:nilerr // the host is told that it was skipped
 		}
 		w.bytes += n.size
 	case unix.S_IFLNK:
 		target, err := readlink(fd, name)
 		if err != nil {
 			w.skip(p, "unreadable")
-			return nil
+			return nil //nolint:nilerr // the host is told that it was skipped
 		}
 		n.typ, n.target, n.mode = guestwire.TypeSymlink, target, 0o777
 	case unix.S_IFIFO:
@@ -230,7 +230,7 @@ func (w *walker) directory(fd int, name string, p guestwire.Path, n node, depth 
 	if err != nil {
 		restore()
 		w.skip(p, "unreadable")
-		return nil
+		return nil //nolint:nilerr // the host is told that it was skipped
 	}
 	w.take(p, n)
 	err = w.walk(child, string(p)+"/", depth+1)
@@ -302,6 +302,7 @@ func (n node) entry(p guestwire.Path) guestwire.Entry {
 		e.Size, e.SHA256 = n.size, bytes.Clone(n.sum[:])
 	case guestwire.TypeSymlink:
 		e.Target = guestwire.Path(n.target)
+	case guestwire.TypeDir: // has neither
 	}
 	return e
 }
@@ -317,8 +318,9 @@ func (n node) sameAs(b node) bool {
 		return n.sum == b.sum && n.size == b.size && n.mtime == b.mtime
 	case guestwire.TypeSymlink:
 		return n.target == b.target
+	default:
+		return true
 	}
-	return true
 }
 
 // byDepth orders removed paths children first.

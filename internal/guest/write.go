@@ -151,8 +151,9 @@ func (w *writer) entry(e guestwire.Entry, content io.Reader) error {
 		return nil
 	case guestwire.TypeSymlink:
 		return w.place(fd, name, e, func(temp string) error { return unix.Symlinkat(string(e.Target), fd, temp) })
+	default:
+		return w.place(fd, name, e, func(temp string) error { return writeFile(fd, temp, e, content) })
 	}
-	return w.place(fd, name, e, func(temp string) error { return writeFile(fd, temp, e, content) })
 }
 
 // parent opens the directory an entry goes into.
