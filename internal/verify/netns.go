@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -15,7 +16,7 @@ import (
 // everyAddress makes a network namespace of its own in which every address is
 // local, with listeners on the ports that rows try. What code reaches there is
 // this process; nothing leaves the host.
-func everyAddress(*scene) (prepared, error) {
+func everyAddress(ctx context.Context, _ *scene) (prepared, error) {
 	type made struct {
 		path string
 		open []io.Closer
@@ -26,7 +27,7 @@ func everyAddress(*scene) (prepared, error) {
 	held.Go(func() {
 		// The thread keeps the namespace and ends with this goroutine.
 		runtime.LockOSThread()
-		path, open, err := openNetwork()
+		path, open, err := openNetwork(ctx)
 		ready <- made{path, open, err}
 		<-done
 		for _, c := range open {
@@ -43,7 +44,7 @@ func everyAddress(*scene) (prepared, error) {
 }
 
 // openNetwork moves the calling thread into a new network namespace.
-func openNetwork() (path string, open []io.Closer, err error) {
+func openNetwork(ctx context.Context) (path string, open []io.Closer, err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return "", nil, fmt.Errorf("network namespace: %w", err)
 	}
@@ -51,15 +52,16 @@ func openNetwork() (path string, open []io.Closer, err error) {
 	if err := everythingLocal(); err != nil {
 		return path, nil, err
 	}
+	var lc net.ListenConfig
 	for _, port := range []string{"22", "53", "80", "443", "2375", "8080"} {
-		l, err := net.Listen("tcp", ":"+port)
+		l, err := lc.Listen(ctx, "tcp", ":"+port)
 		if err != nil {
 			return path, open, err
 		}
 		open = append(open, l)
 	}
 	for _, port := range []string{"53", "67", "5353"} {
-		c, err := net.ListenPacket("udp", ":"+port)
+		c, err := lc.ListenPacket(ctx, "udp", ":"+port)
 		if err != nil {
 			return path, open, err
 		}

@@ -53,7 +53,7 @@ func diskUse(dir string) int64 {
 	var total int64
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // it vanished
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) == nil {
@@ -111,7 +111,7 @@ func (s *scene) favoured(b *session) (threads int, found []string, err error) {
 		}
 		for _, t := range tasks {
 			stat := hostFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, t.Name()))
-			_, rest, ok := cutLast(stat, ")")
+			rest, ok := afterLast(stat, ")")
 			f := strings.Fields(rest)
 			if !ok || len(f) < 39 {
 				continue

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -28,7 +29,7 @@ type profile struct {
 	// wrap puts a program around each that a row starts by its path.
 	wrap     func(argv []string) []string
 	anyImage bool
-	prepare  func(s *scene) (prepared, error)
+	prepare  func(ctx context.Context, s *scene) (prepared, error)
 	// started is called for each sandbox after its start.
 	started func(s *scene, b *session) error
 }

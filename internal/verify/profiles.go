@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -111,7 +112,7 @@ var sharedProcesses = &profile{
 var sharedDirectory = &profile{
 	name: "host directory", breaks: "a writable directory of the host is mounted, with sockets, secrets and schedulers",
 	flags: []string{"--host-uds=all", "--file-access-mounts=shared"},
-	prepare: func(s *scene) (prepared, error) {
+	prepare: func(ctx context.Context, s *scene) (prepared, error) {
 		dir := filepath.Join(s.dir, "host")
 		for _, d := range []string{dir, filepath.Join(dir, secretWord), filepath.Join(dir, "bin")} {
 			if err := os.Mkdir(d, 0o777); err != nil {
@@ -121,7 +122,7 @@ var sharedDirectory = &profile{
 				return prepared{}, err
 			}
 		}
-		l, err := net.Listen("unix", filepath.Join(dir, "docker.sock"))
+		l, err := (&net.ListenConfig{}).Listen(ctx, "unix", filepath.Join(dir, "docker.sock"))
 		if err != nil {
 			return prepared{}, err
 		}
@@ -183,7 +184,7 @@ var privileged = &profile{
 
 // writableRoot is a root of its own over the image's: what is written lands in
 // memory.
-func writableRoot(s *scene) (prepared, error) {
+func writableRoot(_ context.Context, s *scene) (prepared, error) {
 	base := filepath.Join(s.dir, "overlay")
 	if err := os.Mkdir(base, 0o711); err != nil {
 		return prepared{}, err
@@ -215,7 +216,7 @@ var netPrivileges = &profile{
 var setuidFiles = &profile{
 	name: "setuid files", breaks: "set-user-id programs are there and gain what they say",
 	guest: []string{weakFilter, weakPrivileges}, flags: []string{"--allow-suid"},
-	prepare: func(s *scene) (prepared, error) {
+	prepare: func(_ context.Context, s *scene) (prepared, error) {
 		dir := filepath.Join(s.dir, "setuid")
 		return prepared{dir: dir}, os.Mkdir(dir, 0o755)
 	},
@@ -326,7 +327,7 @@ var preloaded = &profile{
 // oldRuntime says of itself that it is of years ago.
 var oldRuntime = &profile{
 	name: "old runtime", breaks: "the runtime is older than the fixes",
-	prepare: func(s *scene) (prepared, error) {
+	prepare: func(_ context.Context, s *scene) (prepared, error) {
 		path := filepath.Join(s.dir, "runtime")
 		script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = --version ] && { echo '%s version %s'; exit; }\nexec '%s' \"$@\"\n",
 			s.o.Kind, map[oci.Kind]string{oci.Runsc: "release-20231218.0", oci.Runc: "1.1.5"}[s.o.Kind], strings.ReplaceAll(s.o.Binary, "'", ""))

@@ -26,7 +26,7 @@ func (s *scene) scanOf(ctx context.Context, script string) (guestwire.ScanResult
 	if err != nil {
 		return guestwire.ScanResult{}, nil, 0, err
 	}
-	defer b.end(context.WithoutCancel(ctx))
+	defer b.discard(ctx)
 	out, err := b.exec(ctx, request(script))
 	if err != nil {
 		return guestwire.ScanResult{}, nil, 0, err
@@ -72,7 +72,7 @@ func checkSavedLinks(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	defer b.end(context.WithoutCancel(ctx))
+	defer b.discard(ctx)
 	run, err := b.begin(ctx, request(`cd /mnt/files
 ln -s /etc/passwd link; ln -s /proc/self/environ env; ln -s ../../etc/passwd up; ln -s /etc d; mkfifo fifo
 for f in link env up d/passwd d fifo /etc/passwd ../../etc/passwd; do
@@ -144,7 +144,7 @@ func checkTraps(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	defer b.end(context.WithoutCancel(ctx))
+	defer b.discard(ctx)
 	out, err := b.exec(ctx, request("cd /mnt/files; ln -s /tmp/target link; ln -s /tmp dir; mkfifo fifo; mkdir directory; echo planted"))
 	if err != nil {
 		return broke(err)
@@ -196,7 +196,7 @@ func checkMutation(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	defer b.end(context.WithoutCancel(ctx))
+	defer b.discard(ctx)
 	run, err := b.begin(ctx, guestwire.ExecRequest{Timeout: 30 * time.Second, Argv: []string{"/usr/bin/python3", "-I", "-S", "-c", `
 import os, time
 print('writing', flush=True)
@@ -213,7 +213,7 @@ while time.monotonic() < end:
 	if err != nil {
 		return broke(err)
 	}
-	defer run.exec.Cancel(context.WithoutCancel(ctx))
+	defer run.stop(ctx)
 	if err := run.hears(ctx, "writing"); err != nil {
 		return broke(err)
 	}

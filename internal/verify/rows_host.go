@@ -263,7 +263,7 @@ func checkRemoval(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	defer b.end(context.WithoutCancel(ctx))
+	defer b.discard(ctx)
 	out, err := b.exec(ctx, request("cd /mnt/files && ln -s "+s.dir+" d && ln -s "+victim+" f && ln -s / root && ln -s ../../../../../../.. up && ln -s /proc/1/root p && mkdir -p /tmp/x && ln -s "+s.dir+" /tmp/x/d && echo planted"))
 	if err != nil {
 		return broke(err)

@@ -236,7 +236,7 @@ func checkWideTree(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	defer b.end(context.WithoutCancel(ctx))
+	defer b.discard(ctx)
 	v, _, err := b.probe(ctx, "H17", nil)
 	if err != nil {
 		return broke(err)

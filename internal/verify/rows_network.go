@@ -43,7 +43,7 @@ func checkMetadata(ctx context.Context, s *scene) finding {
 }
 
 func checkIPv6(ctx context.Context, s *scene) finding {
-	listening, err := net.Listen("tcp6", "[::1]:0")
+	listening, err := (&net.ListenConfig{}).Listen(ctx, "tcp6", "[::1]:0")
 	targets := []endpoint{tcp("2606:4700:4700::1111", 80), tcp("fd00::1", 80), tcp("::ffff:10.0.0.1", 80), tcp("::ffff:192.0.2.1", 80)}
 	if err == nil { // a host without IPv6 has no ::1
 		defer listening.Close()
@@ -72,7 +72,7 @@ func checkLoopback(ctx context.Context, s *scene) finding {
 		}
 	}()
 	for _, address := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::1]:0"} {
-		l, err := net.Listen("tcp", address)
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err != nil {
 			if len(all) == 0 {
 				return broke(err)
@@ -98,7 +98,7 @@ func checkAbstract(ctx context.Context, s *scene) finding {
 		return broke(err)
 	}
 	name := marker()
-	l, err := net.Listen("unix", "@"+name)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", "@"+name)
 	if err != nil {
 		return broke(err)
 	}
@@ -106,8 +106,8 @@ func checkAbstract(ctx context.Context, s *scene) finding {
 	return b.judge(ctx, "H107", map[string]any{"name": name})
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func freePort(ctx context.Context) (int, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, err
 	}

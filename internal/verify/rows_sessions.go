@@ -60,7 +60,7 @@ func checkSharedView(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	defer run.exec.Cancel(context.WithoutCancel(ctx))
+	defer run.stop(ctx)
 	if err := run.hears(ctx, "up"); err != nil {
 		return broke(err)
 	}
@@ -92,7 +92,7 @@ func checkResidue(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	defer fresh.end(context.WithoutCancel(ctx))
+	defer fresh.discard(ctx)
 	f := fresh.judge(ctx, "residue", map[string]any{"marker": mark, "drop": false})
 	if f.outcome == Proved {
 		return proved("%s in one session; none seen in another, nor in a new one", v.Why)
@@ -197,7 +197,7 @@ func checkLockChannel(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	defer run.exec.Cancel(context.WithoutCancel(ctx))
+	defer run.stop(ctx)
 	if err := run.hears(ctx, "holding"); err != nil {
 		return broke(err)
 	}
@@ -216,7 +216,7 @@ func checkNeighbour(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	port, err := freePort()
+	port, err := freePort(ctx)
 	if err != nil {
 		return broke(err)
 	}
@@ -228,7 +228,7 @@ func checkNeighbour(ctx context.Context, s *scene) finding {
 	if err != nil {
 		return broke(err)
 	}
-	defer run.exec.Cancel(context.WithoutCancel(ctx))
+	defer run.stop(ctx)
 	if err := run.hears(ctx, "listening"); err != nil {
 		return broke(err)
 	}
@@ -284,7 +284,7 @@ func checkPlanted(probe string) func(context.Context, *scene) finding {
 		if err != nil {
 			return broke(err)
 		}
-		defer b.end(context.WithoutCancel(ctx))
+		defer b.discard(ctx)
 		v, _, err := b.probe(ctx, probe, map[string]any{"plant": true})
 		if err != nil {
 			return broke(err)

@@ -74,7 +74,7 @@ func openScene(ctx context.Context, o Options, p *profile) (_ *scene, err error)
 	}
 	if p != shipped {
 		if p.prepare != nil {
-			if s.prepared, err = p.prepare(s); err != nil {
+			if s.prepared, err = p.prepare(ctx, s); err != nil {
 				return nil, fmt.Errorf("prepare profile %s: %w", p.name, err)
 			}
 		}

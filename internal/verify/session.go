@@ -79,6 +79,10 @@ func (b *session) end(ctx context.Context) error {
 	return err
 }
 
+// discard kills the sandbox of a row that has its finding or cannot have one. The
+// driver removes what is left when the scene ends, and says so if it cannot.
+func (b *session) discard(ctx context.Context) { _ = b.end(context.WithoutCancel(ctx)) }
+
 // alive reports whether the guest still answers.
 func (b *session) alive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -149,6 +153,10 @@ func (r *running) wait(ctx context.Context) (ended, error) {
 	return out, r.b.client.Release(ctx, r.exec.ID)
 }
 
+// stop cancels an exec that is no longer needed. One that has ended is as good,
+// and one that goes on ends with its sandbox.
+func (r *running) stop(ctx context.Context) { _ = r.exec.Cancel(context.WithoutCancel(ctx)) }
+
 // exec runs one program to its end.
 func (b *session) exec(ctx context.Context, r guestwire.ExecRequest) (ended, error) {
 	run, err := b.begin(ctx, r)
@@ -188,7 +196,7 @@ func (b *session) probe(ctx context.Context, name string, params any) (verdict, 
 // verdict finds the probe's verdict in what it printed: the last such line.
 func (e ended) verdict() (verdict, error) {
 	var v verdict
-	_, last, found := cutLast(e.stdout, verdictMark)
+	last, found := afterLast(e.stdout, verdictMark)
 	if !found {
 		return v, fmt.Errorf("the probe gave no verdict: exit %d %s %s: %s %s", e.ExitCode, e.Signal, e.Reason, lastBytes(e.stdout, 300), lastBytes(e.stderr, 600))
 	}
@@ -200,11 +208,12 @@ func (e ended) verdict() (verdict, error) {
 	return v, nil
 }
 
-func cutLast(s, sep string) (before, after string, found bool) {
+// afterLast is what follows the last sep.
+func afterLast(s, sep string) (after string, found bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
+		return s[i+len(sep):], true
 	}
-	return s, "", false
+	return "", false
 }
 
 func lastBytes(s string, n int) string { return strings.TrimSpace(s[max(0, len(s)-n):]) }
