@@ -74,7 +74,7 @@ func (f verifyFlags) options(ctx context.Context) (verify.Options, error) {
 	for _, row := range f.rows {
 		o.Rows = append(o.Rows, strings.ToUpper(strings.TrimSpace(row)))
 	}
-	chosen := ""
+	var chosen string
 	switch o.Kind = oci.Kind(f.driver); o.Kind {
 	case oci.Runsc:
 		chosen = f.runsc
