@@ -189,6 +189,12 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	if err != nil {
 		return err
 	}
+	if f.out != "" { // before anything runs: results that have no place would be lost
+		if err := os.MkdirAll(f.out, 0o755); err != nil {
+			return workbench.E(workbench.CodeInvalidRequest, "the directory for the results cannot be used: %s", f.out).WithField("out").
+				WithHint("name a directory, or one that can be made; nothing was run").Caused(err)
+		}
+	}
 	client, err := a.connect(ctx, l)
 	if err != nil {
 		return err
@@ -230,7 +236,10 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 		if err := a.encode(a.out, receipt); err != nil {
 			return err
 		}
-	} else if !f.quiet {
+	} else if f.quiet {
+		a.cut("stdout", receipt.Outputs.Stdout) // what is missing is said all the same
+		a.cut("stderr", receipt.Outputs.Stderr)
+	} else {
 		a.summary(receipt, saved, f.out)
 	}
 	if status := exitOf(receipt.Run); status != 0 {

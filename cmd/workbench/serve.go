@@ -119,30 +119,35 @@ func (a *app) serve(ctx context.Context, l *local, f serveFlags) error {
 	return errors.Join(endHTTP(serveErr), shutDown(s, h, f.drain, failed))
 }
 
-// closeGrace is what the engine and open answers get beyond --drain.
+// closeGrace is what releasing everything may take.
 const closeGrace = 5 * time.Second
 
-// shutDown ends the listener at once, then the engine, then what answers are
-// still open. It returns when the serving goroutine has ended.
-func shutDown(s interface{ Close(context.Context) error }, h *http.Server, drain time.Duration, failed <-chan error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), drain+closeGrace)
-	defer cancel()
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		_ = h.Shutdown(ctx) // what does not end in time is cut below
-	}()
-	draining, stop := context.WithTimeout(ctx, drain)
-	err := s.Close(draining)
+// stopping is what shutDown needs of a server.
+type stopping interface {
+	Stop(context.Context) error  // drains; reading goes on until it returns
+	Close(context.Context) error // releases everything
+}
+
+// shutDown lets runs in flight end while their clients can still read, then
+// ends the listener and the answers that are open, then the server. It returns
+// when the serving goroutine has ended.
+func shutDown(s stopping, h *http.Server, drain time.Duration, failed <-chan error) error {
+	draining, stop := context.WithTimeout(context.Background(), drain)
+	err := s.Stop(draining)
 	stop()
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = nil // runs that were cut off are unknown now, which is what they are
 	}
-	// Streams end with the engine; what is open a moment later is cut.
-	grace := time.AfterFunc(time.Second, func() { _ = h.Close() })
-	defer grace.Stop()
-	<-answered
-	return errors.Join(err, endHTTP(<-failed))
+	// Long polls and streams end with the engine; what is open a moment later
+	// is cut.
+	answers, cancel := context.WithTimeout(context.Background(), time.Second)
+	if h.Shutdown(answers) != nil {
+		_ = h.Close()
+	}
+	cancel()
+	closing, done := context.WithTimeout(context.Background(), closeGrace)
+	defer done()
+	return errors.Join(err, s.Close(closing), endHTTP(<-failed))
 }
 
 func endHTTP(err error) error {

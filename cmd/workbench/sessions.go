@@ -63,7 +63,7 @@ func (a *app) sessionCreate(l *local) *cobra.Command {
 	var ttl time.Duration
 	c := &cobra.Command{
 		Use: "create", Short: "Create a session and print its id", Args: exactly(0),
-		Example: "  workbench session create --agent 'Report helper' --size standard --limit memoryBytes=128MiB",
+		Example: "  workbench session create --agent 'Report helper' --size standard --set-limit memoryBytes=128MiB",
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			r.Kind = workbench.SessionKind(kind)
 			if r.Labels, err = pairs("label", labels); err != nil {

@@ -120,8 +120,7 @@ func TestStopWithoutPatienceEndsUnknown(t *testing.T) {
 	}
 	s := &session{t: t, c: c, id: made.ID}
 	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; sleep 60"})
-	mustBe(t, s, run, workbench.StatusRunning)
-	time.Sleep(200 * time.Millisecond)
+	mustSay(t, s, run, "begun")
 	w.http.CloseClientConnections()
 	w.http.Close()
 	now, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -202,4 +201,48 @@ func TestPostgreSQL(t *testing.T) {
 	if seen.String() != "woken\n" {
 		t.Errorf("events there give %q", seen.String())
 	}
+}
+
+// While a server drains, whoever waits for a run in flight still gets its end,
+// and a new submission is told to go elsewhere.
+func TestClientsCanReadWhileTheServerDrains(t *testing.T) {
+	w := mustWorld(t, nil)
+	c := w.mustUser(t, "acme", "ada")
+	made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, c: c, id: made.ID}
+	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; sleep 1.5; echo done"})
+	mustSay(t, s, run, "begun")
+	stopped := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		stopped <- w.server.Stop(ctx)
+	}()
+	refused := func() bool {
+		once, err := sdk.New(sdk.Options{BaseURL: w.url, Key: mustKeyOf(t, w), Retries: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return once.Ready(t.Context()) != nil
+	}
+	for !refused() {
+		time.Sleep(20 * time.Millisecond)
+	}
+	wantOut(t, s.mustWait(run), "begun\ndone\n")
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// mustKeyOf reads the world's admin key.
+func mustKeyOf(t *testing.T, w *world) string {
+	t.Helper()
+	key, err := os.ReadFile(filepath.Join(w.dir, "admin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(key)
 }

@@ -73,7 +73,7 @@ func (e *Engine) await(ctx context.Context, p workbench.Principal, runID string,
 		case <-over.C:
 			return run, nil
 		case <-e.ctx.Done():
-			return run, nil
+			return e.o.Store.Run(ctx, p, runID) // it may just have ended
 		case <-ctx.Done():
 			return run, workbench.E(workbench.CodeCancelled, "the request was given up").Caused(ctx.Err())
 		}
@@ -134,7 +134,7 @@ func (e *Engine) Events(ctx context.Context, p workbench.Principal, runID string
 	}
 	sub := e.o.Store.Subscribe("run:" + runID)
 	defer sub.Close()
-	for {
+	for stopping := false; ; {
 		entries, err := e.o.Store.Log(ctx, p, runID, after, logPage)
 		if err != nil {
 			return err
@@ -169,7 +169,10 @@ func (e *Engine) Events(ctx context.Context, p workbench.Principal, runID string
 		select {
 		case <-sub.C:
 		case <-e.ctx.Done():
-			return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("reconnect with the last event id")
+			if stopping {
+				return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("reconnect with the last event id")
+			}
+			stopping = true // one more look: the run may just have ended
 		case <-ctx.Done():
 			return workbench.E(workbench.CodeCancelled, "the request was given up").Caused(ctx.Err())
 		}

@@ -133,8 +133,12 @@ func (x *execution) outcome() {
 		run.Status, run.Reason, run.Message = workbench.StatusFailed, r.Reason, r.Message
 	case r.ExitCode == 0:
 		run.Status = workbench.StatusSucceeded
+	case r.Signal != "":
+		run.Status, run.Reason = workbench.StatusFailed, failureReason(r)
+		run.Message = "the program was ended by " + r.Signal
 	default:
 		run.Status, run.Reason = workbench.StatusFailed, failureReason(r)
+		run.Message = "the program ended with exit code " + strconv.Itoa(r.ExitCode)
 	}
 	slices.Sort(run.LimitsHit)
 	run.LimitsHit = slices.Compact(run.LimitsHit)

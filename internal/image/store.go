@@ -160,7 +160,7 @@ func (s *Store) Default(ctx context.Context) (Image, error) {
 		return Image{}, err
 	}
 	if len(all) == 0 {
-		return Image{}, workbench.E(workbench.CodeImageNotFound, "there is no sandbox image on this host yet").
+		return Image{}, workbench.E(workbench.CodeImageNotFound, "there is no sandbox image in %s", s.dir).
 			WithHint("build one: workbench image build standard (or minimal, which is quicker)")
 	}
 	return all[0], nil

@@ -45,7 +45,7 @@ func openDataDir(path string) (*dataDir, error) {
 	if err := takeLock(lock); err != nil {
 		_ = lock.Close()
 		return nil, workbench.E(workbench.CodeUnavailable, "the data directory %s is in use by another process", path).
-			WithHint("stop the other server, or name another directory with --data").Caused(err)
+			WithHint("wait for the other command or stop the other server, or name another directory with --data").Caused(err)
 	}
 	d := &dataDir{path: path, lock: lock}
 	if d.instance, err = readInstance(filepath.Join(path, "instance")); err != nil {

@@ -216,6 +216,10 @@ func (s *Server) LocalKey(ctx context.Context) (string, error) {
 	return s.identity.LocalKey(ctx)
 }
 
+// Stop drains: runs in flight get until ctx ends. Until it returns everything
+// can still be read; submissions are refused.
+func (s *Server) Stop(ctx context.Context) error { return s.engine.Stop(ctx) }
+
 // Close drains and stops. Runs in flight get until ctx ends.
 func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(s.engine.Stop(ctx), s.release())
