@@ -222,6 +222,21 @@ func TestWorkspaceSurvivesALostSandbox(t *testing.T) {
 	wantOut(t, s.mustBash("cat a.txt; readlink l; stat -c %a a.txt; test -d d/e && echo dir"), "committed\na.txt\n600\ndir\n")
 }
 
+// Code may take every right on its own workspace away: the files stay
+// committed, and the next run finds them.
+func TestWorkspaceWithoutRights(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	wantEnd(t, s.mustBash("mkdir -p d/e; echo a > a.txt; echo b > d/e/b.txt"), workbench.StatusSucceeded, "")
+	for _, mode := range []string{"000", "200", "400", "600"} {
+		r := s.mustBash("chmod " + mode + " /mnt/files")
+		wantEnd(t, r, workbench.StatusSucceeded, "")
+		if r.Files.Total != 0 || len(r.Notices) != 0 {
+			t.Errorf("mode %s: changed %+v, notices %+v", mode, r.Files.Items, r.Notices)
+		}
+		wantOut(t, s.mustBash("cat a.txt d/e/b.txt"), "a\nb\n")
+	}
+}
+
 // Nothing of a canary in code, stdin, arguments, environment, files, output or
 // /tmp is found in what the server keeps.
 func TestCanaryIsSealed(t *testing.T) {

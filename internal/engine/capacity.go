@@ -2,10 +2,16 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/workbenchdev/workbench"
 )
+
+// evictAgain is how soon a waiter looks again at sandboxes that were in use
+// when it wanted to evict them.
+const evictAgain = 10 * time.Millisecond
 
 // capacity bounds the live sandboxes of this engine. When all places are
 // taken, the sandbox that idles longest makes room; when none idles, the
@@ -31,19 +37,17 @@ func (k *capacity) take(ctx context.Context) error {
 			k.mu.Unlock()
 			return nil
 		}
-		var victim *compute
-		if len(k.idle) > 0 {
-			victim = k.idle[0]
-			k.idle = k.idle[1:]
-		}
+		idle := append([]*compute(nil), k.idle...)
 		changed := k.changed
 		k.mu.Unlock()
-		if victim != nil {
-			victim.evict(ctx)
+		// A victim leaves the list when it is dropped or becomes busy. One whose
+		// lock is held is about to do either, or has just been marked idle.
+		if slices.ContainsFunc(idle, func(c *compute) bool { return c.evict(ctx) }) {
 			continue
 		}
 		select {
 		case <-changed:
+		case <-time.After(evictAgain):
 		case <-ctx.Done():
 			return workbench.E(workbench.CodeCapacity, "no sandbox came free in time").
 				WithHint("try again, or raise --max-sandboxes").Caused(ctx.Err())

@@ -138,13 +138,17 @@ func (c *compute) drop(ctx context.Context) {
 	c.e.capacity.give()
 }
 
-// evict makes room for another session's sandbox.
-func (c *compute) evict(ctx context.Context) {
+// evict makes room for another session's sandbox and reports whether it did.
+func (c *compute) evict(ctx context.Context) bool {
 	if !c.mu.TryLock() {
-		return // it just became busy
+		return false // it is in use
 	}
 	defer c.mu.Unlock()
+	if c.box == nil {
+		return false
+	}
 	c.drop(ctx)
+	return true
 }
 
 // ensure returns once the session has a sandbox of its current configuration,
@@ -261,25 +265,26 @@ func (c *compute) loadHead(ctx context.Context, s workbench.Session) error {
 	return nil
 }
 
-// startOver makes the workspace hold the selected files and nothing else, as
-// the first commit of a new generation.
-func (c *compute) startOver(ctx context.Context, p workbench.Principal, s workbench.Session, sel []workbench.ArtifactSelect, selected []workbench.Artifact) error {
-	build := c.e.o.Workspace.Begin(ctx, s.TenantID, workspace.Empty())
+// build stores a tree of the selected files and nothing else.
+func (c *compute) build(ctx context.Context, p workbench.Principal, s workbench.Session, sel []workbench.ArtifactSelect, selected []workbench.Artifact) (workspace.Committed, error) {
+	b := c.e.o.Workspace.Begin(ctx, s.TenantID, workspace.Empty())
+	b.Limit(s.Limits.WorkspaceFiles, s.Limits.WorkspaceBytes)
 	for i, a := range selected {
 		_, content, err := c.e.o.Artifacts.Open(ctx, p, a.ID)
 		if err != nil {
-			return err
+			return workspace.Committed{}, err
 		}
-		err = build.File(ctx, workspace.Entry{Path: sel[i].Path, Mode: 0o644, Size: a.Size, MtimeNs: c.e.now().UnixNano()}, content)
+		err = b.File(ctx, workspace.Entry{Path: sel[i].Path, Mode: 0o644, Size: a.Size, MtimeNs: c.e.now().UnixNano()}, content)
 		_ = content.Close()
 		if err != nil {
-			return err
+			return workspace.Committed{}, err
 		}
 	}
-	made, err := build.Commit(ctx)
-	if err != nil {
-		return err
-	}
+	return b.Commit(ctx)
+}
+
+// startOver makes a tree the first commit of a new generation.
+func (c *compute) startOver(ctx context.Context, s workbench.Session, made workspace.Committed) error {
 	head, _, err := c.e.o.Store.HeadCommit(ctx, s.ID)
 	if err != nil {
 		return err

@@ -56,6 +56,7 @@ func (e *Engine) Close(ctx context.Context, p workbench.Principal, id string) (w
 		return workbench.Session{}, err
 	}
 	if s.State != workbench.SessionActive {
+		e.forget(ctx, id) // in case an earlier close was cut short
 		return s, nil
 	}
 	return e.end(ctx, p, id, workbench.SessionClosed, workbench.ReasonSessionClosed)
@@ -67,11 +68,12 @@ func (e *Engine) end(ctx context.Context, p workbench.Principal, id string, to w
 	if err != nil {
 		return workbench.Session{}, err
 	}
-	if err := e.cancelAll(ctx, id, why); err != nil {
-		return s, err
-	}
+	// What follows must happen also when the caller has left meanwhile.
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), settleWait+killWithin)
+	defer done()
+	err = e.cancelAll(ctx, id, why)
 	e.forget(ctx, id)
-	return s, nil
+	return s, err
 }
 
 // cancelAll cancels every run of a session that is not terminal and waits until
@@ -164,11 +166,17 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 	if err := c.lease(ctx); err != nil {
 		return workbench.Session{}, err
 	}
+	made, err := c.build(ctx, p, s, spec.Artifacts, selected) // before anything is given up
+	if err != nil {
+		return workbench.Session{}, err
+	}
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+	defer done()
 	if s, err = e.o.Store.BumpGeneration(ctx, p, id, c.epoch, true); err != nil {
 		return workbench.Session{}, err
 	}
 	c.drop(ctx)
-	if err := c.startOver(ctx, p, s, spec.Artifacts, selected); err != nil {
+	if err := c.startOver(ctx, s, made); err != nil {
 		return workbench.Session{}, err
 	}
 	return e.session(ctx, p, id)

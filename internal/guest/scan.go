@@ -79,13 +79,18 @@ func (t *tree) look(ctx context.Context, base *snapshot, trust, quiet bool) (*wa
 		small: map[guestwire.Path][]byte{}, room: smallFiles,
 		now:    &snapshot{token: newToken(), nodes: map[guestwire.Path]node{}, at: time.Now(), quiet: quiet},
 		cancel: ctx.Err}
-	root, err := unix.Open(workspaceDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.EACCES) {
-		// Code took the mode of its own workspace away.
-		if err = unix.Chmod(workspaceDir, 0o755); err == nil {
-			root, err = unix.Open(workspaceDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	// Code may take the mode of its own workspace away. Part of it would be
+	// enough to hide every file and to keep the next program out.
+	var st unix.Stat_t
+	if err := unix.Lstat(workspaceDir, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&0o700 != 0o700 {
+		if err := unix.Chmod(workspaceDir, 0o755); err != nil {
+			return nil, err
 		}
 	}
+	root, err := unix.Open(workspaceDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -97,10 +102,15 @@ func (t *tree) look(ctx context.Context, base *snapshot, trust, quiet bool) (*wa
 func (w *walker) tell(yield func(guestwire.Entry, io.Reader) error) error {
 	if w.base != nil {
 		var gone []guestwire.Path
-		for p := range w.base.nodes {
-			if _, ok := w.now.nodes[p]; !ok {
-				gone = append(gone, p)
+		for p, b := range w.base.nodes {
+			if _, ok := w.now.nodes[p]; ok {
+				continue
 			}
+			if w.hidden(p) {
+				w.now.nodes[p] = b // what could not be looked at has not gone
+				continue
+			}
+			gone = append(gone, p)
 		}
 		slices.SortFunc(gone, byDepth)
 		for _, p := range gone {
@@ -128,6 +138,19 @@ func (w *walker) tell(yield func(guestwire.Entry, io.Reader) error) error {
 		}
 	}
 	return nil
+}
+
+// hidden reports whether an entry, or a directory above it, could not be read.
+func (w *walker) hidden(p guestwire.Path) bool {
+	if len(w.unreadable) == 0 {
+		return false
+	}
+	for i := range len(p) {
+		if p[i] == '/' && w.unreadable[p[:i]] {
+			return true
+		}
+	}
+	return w.unreadable[p]
 }
 
 // one yields an entry with its content. Nothing has changed since the walk: no

@@ -113,10 +113,12 @@ type walker struct {
 	bytes   int64
 	skipped []guestwire.Skipped
 	skips   int64
-	cancel  func() error
-	buf     []byte
-	small   map[guestwire.Path][]byte // contents read already, so that most files are opened once
-	room    int                       // bytes small may still take
+	// unreadable are the entries skipped for that: they are there.
+	unreadable map[guestwire.Path]bool
+	cancel     func() error
+	buf        []byte
+	small      map[guestwire.Path][]byte // contents read already, so that most files are opened once
+	room       int                       // bytes small may still take
 }
 
 const (
@@ -124,6 +126,9 @@ const (
 	hashBuffer   = 128 << 10
 	smallFiles   = 4 << 20 // contents kept between the two passes of a scan
 )
+
+// whyUnreadable is why an entry was skipped that could not be looked at.
+const whyUnreadable = "unreadable"
 
 // emptySum is the digest of no bytes.
 var emptySum = sha256.Sum256(nil)
@@ -144,7 +149,7 @@ func (w *walker) walk(fd int, prefix string, depth int) error {
 		p := guestwire.Path(prefix + name)
 		var st unix.Stat_t
 		if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			w.skip(p, "unreadable")
+			w.skip(p, whyUnreadable)
 			continue
 		}
 		if err := w.visit(fd, name, p, st, depth); err != nil {
@@ -168,14 +173,14 @@ func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, de
 	case unix.S_IFREG:
 		n.typ, n.size = guestwire.TypeFile, st.Size
 		if err := w.file(fd, name, p, &n); err != nil {
-			w.skip(p, "unreadable")
+			w.skip(p, whyUnreadable)
 			return nil //nolint:nilerr // the host is told that it was skipped
 		}
 		w.bytes += n.size
 	case unix.S_IFLNK:
 		target, err := readlink(fd, name)
 		if err != nil {
-			w.skip(p, "unreadable")
+			w.skip(p, whyUnreadable)
 			return nil //nolint:nilerr // the host is told that it was skipped
 		}
 		n.typ, n.target, n.mode = guestwire.TypeSymlink, target, 0o777
@@ -200,6 +205,12 @@ func (w *walker) take(p guestwire.Path, n node) {
 
 func (w *walker) skip(p guestwire.Path, why string) {
 	w.skips++
+	if why == whyUnreadable {
+		if w.unreadable == nil {
+			w.unreadable = map[guestwire.Path]bool{}
+		}
+		w.unreadable[p] = true
+	}
 	if len(w.skipped) < guestwire.MaxSkipped && p.Check() == nil {
 		w.skipped = append(w.skipped, guestwire.Skipped{Path: p, Why: why})
 	}
@@ -229,7 +240,7 @@ func (w *walker) directory(fd int, name string, p guestwire.Path, n node, depth 
 	child, err := open()
 	if err != nil {
 		restore()
-		w.skip(p, "unreadable")
+		w.skip(p, whyUnreadable)
 		return nil //nolint:nilerr // the host is told that it was skipped
 	}
 	w.take(p, n)
