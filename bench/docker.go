@@ -20,9 +20,9 @@ import (
 // are below one directory, and it touches no network of the host.
 type dockerd struct {
 	dir, client string
+	cgroup      string // parent of its containers' groups
 	daemon      *exec.Cmd
 	ended       chan struct{}
-	startErr    error // read after ended is closed or started
 }
 
 // dockerStart and dockerStop bound the daemon's start and stop.
@@ -72,8 +72,8 @@ func startDocker(ctx context.Context, dir string) (*dockerd, error) {
 		return nil, err
 	}
 	defer log.Close()
-	d := &dockerd{dir: dir, client: client, ended: make(chan struct{})}
-	d.daemon = exec.Command(daemon, "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none",
+	d := &dockerd{dir: dir, client: client, cgroup: fmt.Sprintf("workbench-bench-docker-%d", os.Getpid()), ended: make(chan struct{})}
+	d.daemon = exec.Command(daemon, "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none", "--cgroup-parent", "/"+d.cgroup,
 		"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "run"), "--pidfile", filepath.Join(dir, "pid"),
 		"--host", "unix://"+d.socket())
 	d.daemon.Env, d.daemon.Stdout, d.daemon.Stderr = peerEnv, log, log
@@ -184,6 +184,13 @@ func (d *dockerd) stop() error {
 	for line := range strings.Lines(string(raw)) {
 		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], d.dir+"/") {
 			err = errors.Join(err, unix.Unmount(f[1], unix.MNT_DETACH))
+		}
+	}
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		groups, globErr := filepath.Glob(pattern + d.cgroup)
+		err = errors.Join(err, globErr)
+		for _, group := range groups {
+			err = errors.Join(err, os.Remove(group))
 		}
 	}
 	return err

@@ -16,6 +16,7 @@ const schema = 1
 // Names of contenders that goals or the report speak of.
 const (
 	nameLive   = "workbench, live session"
+	nameNext   = "workbench, at once after a run"
 	nameNew    = "workbench, new session"
 	nameAdmit  = "workbench, admission"
 	nameBare   = "bare interpreter"
@@ -112,7 +113,7 @@ func (r *result) median(name, language string) float64 {
 func (r *result) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n# Workbench bench, %s\n\n%s\n\n", r.Date.Format("2006-01-02 15:04 UTC"), r.Host.text())
-	b.WriteString("Hello world, request to result, all in one run, taking turns.\n\"vs live\" is the row's median over that of a Workbench live session in the same language.\n\n")
+	b.WriteString("Hello world, request to result, all in one run, taking turns: a live session has a pause between its runs, in which\nthe interpreter of the next one starts. The rows \"at once\" have none.\n\"vs live\" is the row's median over that of a Workbench live session in the same language.\n\n")
 	t := newTable(&b, "contender", "language", "n", "p50 ms", "p95 ms", "p99 ms", "vs live")
 	for _, row := range r.Rows {
 		if row.NotMeasured != "" {
