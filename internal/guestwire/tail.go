@@ -92,6 +92,22 @@ func (t *Tail) Total() (total, forwarded int64) {
 func (t *Tail) ackTo(offset int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.ack(offset)
+}
+
+// ackSent is ackTo for what the host says of bytes it was sent: it may have
+// been under way when the tail was dropped, and then means nothing.
+func (t *Tail) ackSent(offset int64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.dropped {
+		return nil
+	}
+	return t.ack(offset)
+}
+
+// ack does it; the caller holds mu.
+func (t *Tail) ack(offset int64) error {
 	if offset < t.base || offset > t.base+int64(len(t.buf)) {
 		return violation("offset %d outside of what is kept, %d to %d", offset, t.base, t.base+int64(len(t.buf)))
 	}
@@ -153,7 +169,7 @@ func (o *tailOut) ack(offset int64) error {
 	if offset > sent {
 		return violation("acknowledged %d of %d sent", offset, sent)
 	}
-	return o.t.ackTo(offset)
+	return o.t.ackSent(offset)
 }
 
 // pump sends a tail until its end.
