@@ -73,7 +73,7 @@ func startDocker(ctx context.Context, dir string) (*dockerd, error) {
 	}
 	defer log.Close()
 	d := &dockerd{dir: dir, client: client, cgroup: fmt.Sprintf("workbench-bench-docker-%d", os.Getpid()), ended: make(chan struct{})}
-	d.daemon = exec.Command(daemon, "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none", "--cgroup-parent", "/"+d.cgroup,
+	d.daemon = exec.CommandContext(context.WithoutCancel(ctx), daemon, "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none", "--cgroup-parent", "/"+d.cgroup,
 		"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "run"), "--pidfile", filepath.Join(dir, "pid"),
 		"--host", "unix://"+d.socket())
 	d.daemon.Env, d.daemon.Stdout, d.daemon.Stderr = peerEnv, log, log

@@ -97,6 +97,7 @@ func versions(ctx context.Context, w *world, p *peers) map[string]string {
 			v["image python"] = l.Version
 		case "javascript":
 			v["image node"] = l.Version
+		default: // Bash is the image's own; TypeScript is Node.js
 		}
 	}
 	for name, args := range p.versionOf {
