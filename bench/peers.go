@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -90,6 +91,9 @@ func hello(ctx context.Context, args ...string) (time.Duration, error) {
 	began := time.Now()
 	err := cmd.Run()
 	took := time.Since(began)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("no end within %v: %w", peerWithin, err)
+	}
 	if err != nil || out.String() != helloText {
 		return 0, fmt.Errorf("printed %q: %w; %s", out.String(), errors.Join(err), bytes.TrimSpace(problem.Bytes()))
 	}
@@ -100,6 +104,23 @@ func hello(ctx context.Context, args ...string) (time.Duration, error) {
 func (p *peers) command(name, language string, args func() []string) {
 	p.all = append(p.all, contender{name: name, language: language, peer: true,
 		run: func(ctx context.Context) (time.Duration, error) { return hello(ctx, args()...) }})
+}
+
+// oci adds a runtime's run of a bundle. What a failed run left is removed.
+func (p *peers) oci(name, language, bundle string, runtime ...string) {
+	p.all = append(p.all, contender{name: name, language: language, peer: true, run: func(ctx context.Context) (time.Duration, error) {
+		id := p.name()
+		took, err := hello(ctx, slices.Concat(runtime, []string{"run", "--bundle", bundle, id})...)
+		if err != nil {
+			remove := slices.Concat(runtime, []string{"delete", "--force", id})
+			cmd := exec.CommandContext(ctx, remove[0], remove[1:]...)
+			cmd.Env = peerEnv
+			if removeErr := cmd.Run(); removeErr != nil {
+				err = fmt.Errorf("%w; and it could not be removed: %w", err, removeErr)
+			}
+		}
+		return took, err
+	}})
 }
 
 // bare is the host's own interpreters. The distribution's come first: what a
@@ -151,7 +172,7 @@ func (p *peers) runc(o options) error {
 		if err != nil {
 			return err
 		}
-		p.command(nameRunc, l.name, func() []string { return []string{binary, "--root", state, "run", "--bundle", bundle, p.name()} })
+		p.oci(nameRunc, l.name, bundle, binary, "--root", state)
 	}
 	return nil
 }
@@ -175,9 +196,7 @@ func (p *peers) runsc(o options) error {
 		if err != nil {
 			return err
 		}
-		p.command(nameRunsc, l.name, func() []string {
-			return []string{binary, "--root", state, "--platform", "systrap", "--network", "none", "run", "--bundle", bundle, p.name()}
-		})
+		p.oci(nameRunsc, l.name, bundle, binary, "--root", state, "--platform", "systrap", "--network", "none")
 	}
 	return nil
 }

@@ -30,6 +30,10 @@ func (o options) chosen(c contender) bool {
 // slowPeer is the median from which a peer gets fewer samples.
 const slowPeer = 100 * time.Millisecond
 
+// maxFailed is how many samples of a contender may fail. They show in its row
+// and count for no time.
+const maxFailed = 3
+
 // warmUps are the untimed first runs of each contender: what is read from disk
 // for the first time is nobody's merit. Their median tells slow peers.
 const warmUps = 3
@@ -51,7 +55,7 @@ func measure(ctx context.Context, o options, all []contender) ([]row, error) {
 			want[i] = min(o.slowSamples, o.samples)
 		}
 	}
-	took := make([][]time.Duration, len(all))
+	took, failed := make([][]time.Duration, len(all)), make([]int, len(all))
 	for round := range o.samples {
 		if round%20 == 0 {
 			progress("round %d of %d (load average %.1f)", round, o.samples, loadAverage())
@@ -61,15 +65,21 @@ func measure(ctx context.Context, o options, all []contender) ([]row, error) {
 				continue
 			}
 			d, err := all[i].run(ctx)
-			if err != nil {
-				return nil, fmt.Errorf("%s, %s: %w", all[i].name, all[i].language, err)
+			if err == nil {
+				took[i] = append(took[i], d)
+				continue
 			}
-			took[i] = append(took[i], d)
+			err = fmt.Errorf("%s, %s: %w", all[i].name, all[i].language, err)
+			if failed[i]++; ctx.Err() != nil || failed[i] > maxFailed {
+				return nil, err
+			}
+			progress("a sample failed: %v", err)
 		}
 	}
 	rows := make([]row, len(all))
 	for i, c := range all {
 		rows[i] = rowOf(c.name, c.language, took[i])
+		rows[i].Failed = failed[i]
 	}
 	return rows, nil
 }

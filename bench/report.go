@@ -45,6 +45,7 @@ type row struct {
 	Name        string  `json:"name"`
 	Language    string  `json:"language"`
 	Samples     int     `json:"samples"`
+	Failed      int     `json:"failed,omitempty"` // samples besides those
 	P50Ms       float64 `json:"p50Ms"`
 	P95Ms       float64 `json:"p95Ms"`
 	P99Ms       float64 `json:"p99Ms"`
@@ -124,7 +125,11 @@ func (r *result) text() string {
 		if live := r.median(nameLive, row.Language); live > 0 {
 			against = fmt.Sprintf("%.2f×", row.P50Ms/live)
 		}
-		t.row(row.Name, row.Language, fmt.Sprint(row.Samples), number(row.P50Ms), number(row.P95Ms), number(row.P99Ms), against)
+		samples := fmt.Sprint(row.Samples)
+		if row.Failed > 0 {
+			samples += fmt.Sprintf(" (%d failed)", row.Failed)
+		}
+		t.row(row.Name, row.Language, samples, number(row.P50Ms), number(row.P95Ms), number(row.P99Ms), against)
 	}
 	t.end()
 
