@@ -107,7 +107,7 @@ func (w *world) idleMemory(ctx context.Context) ([]idle, error) {
 	}
 	all := []idle{m}
 	for _, l := range raced {
-		m, err := w.memory(ctx, w.live[l].sandbox, fmt.Sprintf("after %d runs of %s", w.parts[l].n+1, l))
+		m, err := w.memory(ctx, w.live[l].sandbox, "after all runs of "+string(l))
 		if err != nil {
 			return nil, err
 		}
