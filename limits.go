@@ -71,17 +71,16 @@ const (
 
 // Size is a sandbox size: what GET /v1/workbench/runtime-tiers lists.
 type Size struct {
-	Name        string  `json:"name"`
-	Description string  `json:"description"`
-	Limits      Limits  `json:"limits"`
-	Available   bool    `json:"available"`
-	Reason      string  `json:"reason,omitempty"` // why it is not available
-	RateMicros  int64   `json:"rateMicrosPerSecond"`
-	RateVersion string  `json:"rateVersion"`
-	Default     bool    `json:"default"`
-	Driver      string  `json:"driver,omitempty"`
-	Isolation   string  `json:"isolation,omitempty"`
-	Weight      float64 `json:"-"`
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Limits      Limits `json:"limits"`
+	Available   bool   `json:"available"`
+	Reason      string `json:"reason,omitempty"` // why it is not available
+	RateMicros  int64  `json:"rateMicrosPerSecond"`
+	RateVersion string `json:"rateVersion"`
+	Default     bool   `json:"default"`
+	Driver      string `json:"driver,omitempty"`
+	Isolation   string `json:"isolation,omitempty"`
 }
 
 // DefaultSize is the size of a session that names none.

@@ -37,12 +37,7 @@ func TestTwoInstancesOnOneHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	two := mustWorld(t, nil)
-	a := &session{t: t, c: one.mustUser(t, "acme", "ada")}
-	made, err := a.c.CreateAgentSession(t.Context(), sdk.CreateSession{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.id = made.ID
+	a := one.mustOpenSession(t)
 	b := mustSessionOf(t, two.mustUser(t, "acme", "ada"), sdk.CreateSession{})
 	wantOut(t, a.mustBash("echo a > /tmp/mark; echo a"), "a\n")
 	wantOut(t, b.mustBash("echo b > /tmp/mark; echo b"), "b\n")
@@ -76,12 +71,7 @@ func TestStopDrainsAndTheQueueGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := w.mustUser(t, "acme", "ada")
-	made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &session{t: t, c: c, id: made.ID}
+	s := w.mustOpenSession(t)
 	inFlight := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "sleep 1.5; echo done > f; echo done"})
 	queued := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "cat f; echo later"})
 	mustBe(t, s, inFlight, workbench.StatusRunning)
@@ -113,12 +103,7 @@ func TestStopWithoutPatienceEndsUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := w.mustUser(t, "acme", "ada")
-	made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &session{t: t, c: c, id: made.ID}
+	s := w.mustOpenSession(t)
 	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; sleep 60"})
 	mustSay(t, s, run, "begun")
 	w.http.CloseClientConnections()
@@ -207,12 +192,7 @@ func TestPostgreSQL(t *testing.T) {
 // and a new submission is told to go elsewhere.
 func TestClientsCanReadWhileTheServerDrains(t *testing.T) {
 	w := mustWorld(t, nil)
-	c := w.mustUser(t, "acme", "ada")
-	made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &session{t: t, c: c, id: made.ID}
+	s := w.mustOpenSession(t)
 	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; sleep 1.5; echo done"})
 	mustSay(t, s, run, "begun")
 	stopped := make(chan error, 1)

@@ -191,6 +191,17 @@ func mustSessionOf(t *testing.T, c *sdk.Client, r sdk.CreateSession) *session {
 	return &session{t: t, c: c, id: s.ID}
 }
 
+// mustOpenSession is a session that stays open: the server ends before it does.
+func (w *world) mustOpenSession(t *testing.T) *session {
+	t.Helper()
+	c := w.mustUser(t, "acme", "ada")
+	made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &session{t: t, c: c, id: made.ID}
+}
+
 func (s *session) mustSubmit(r sdk.CreateRun) string {
 	s.t.Helper()
 	run, err := s.c.CreateSessionRun(s.t.Context(), s.id, r)
