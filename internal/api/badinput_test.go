@@ -53,7 +53,7 @@ func badRequests(session, run, file string) []badRequest {
 		// Fields of a run.
 		post("unknown field", runs, code(`,"langage":"bash"`), 400, "unknown_field", "langage"),
 		post("unknown field by case", runs, `{"Language":"python","code":"1"}`, 400, "unknown_field", "Language"),
-		post("unknown nested field", runs, code(`,"artifactIds":[{"id":"x","dir":"y"}]`), 400, "invalid_request", "artifactIds[0]"),
+		post("unknown nested field", runs, code(`,"artifactIds":[{"id":"x","dir":"y"}]`), 400, "unknown_field", "artifactIds[0].dir"),
 		post("language missing", runs, `{"code":"1"}`, 400, "invalid_request", "language"),
 		post("language unknown", runs, `{"language":"SECRETVALUE","code":"1"}`, 400, "invalid_request", "language"),
 		post("language of the wrong type", runs, `{"language":7,"code":"1"}`, 400, "invalid_request", "language"),
@@ -196,6 +196,9 @@ func TestBadInput(t *testing.T) {
 					t.Errorf("the answer repeats a value: %s", x.Body)
 				}
 			}
+			if x.Text("hint") == "" || x.Text("detail") == "" {
+				t.Errorf("the answer does not say what to do: %s", x.Body)
+			}
 			if b.status == 405 && x.Header.Get("Allow") == "" {
 				t.Error("405 without Allow")
 			}
@@ -255,6 +258,9 @@ func TestBadKeys(t *testing.T) {
 		x := w.Do("POST", "/v1/workbench/keys", admin, c.body)
 		if x.Status != c.status || x.Text("code") != c.code || x.Text("field") != c.field {
 			t.Errorf("%s: got %d %s", name, x.Status, x.Body)
+		}
+		if x.Text("hint") == "" {
+			t.Errorf("%s: the answer does not say what to do: %s", name, x.Body)
 		}
 	}
 	if n, _ := w.db.CountKeys(t.Context(), workbench.KeyEmbedded); n != 0 {

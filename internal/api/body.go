@@ -9,13 +9,10 @@ import (
 	"mime"
 	"net/http"
 	"reflect"
-	"sort"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/validation"
 
 	"github.com/workbenchdev/workbench"
 )
@@ -107,10 +104,10 @@ func parseStrict(raw []byte) (any, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, invalid("", "the body holds more than one JSON value")
+		return nil, invalid("", "the body holds more than one JSON value").WithHint("send one JSON object and nothing behind it")
 	}
 	if _, ok := tree.(map[string]any); !ok {
-		return nil, invalid("", "the body must be a JSON object")
+		return nil, invalid("", "the body must be a JSON object").WithHint("send the fields in curly brackets: {…}")
 	}
 	return tree, nil
 }
@@ -118,14 +115,14 @@ func parseStrict(raw []byte) (any, error) {
 func parseValue(d *json.Decoder, depth int, path string) (any, error) {
 	token, err := d.Token()
 	if err != nil {
-		return nil, invalid("", "the body is not valid JSON (byte %d)", d.InputOffset())
+		return nil, notJSON(d)
 	}
 	open, ok := token.(json.Delim)
 	if !ok {
 		return token, nil
 	}
 	if depth == maxJSONDepth {
-		return nil, invalid(path, "the body is nested deeper than %d", maxJSONDepth)
+		return nil, invalid(path, "the body is nested deeper than %d", maxJSONDepth).WithHint("send it flatter")
 	}
 	var value any
 	if open == '[' {
@@ -137,9 +134,13 @@ func parseValue(d *json.Decoder, depth int, path string) (any, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); err != nil { // the closing bracket
-		return nil, invalid("", "the body is not valid JSON (byte %d)", d.InputOffset())
+		return nil, notJSON(d)
 	}
 	return value, nil
+}
+
+func notJSON(d *json.Decoder) error {
+	return invalid("", "the body is not valid JSON (byte %d)", d.InputOffset()).WithHint("look at that byte, counted from 0; quotes and backslashes inside a text are written \\\" and \\\\")
 }
 
 func parseArray(d *json.Decoder, depth int, path string) (any, error) {
@@ -160,14 +161,14 @@ func parseObject(d *json.Decoder, depth int, path string) (any, error) {
 		token, err := d.Token()
 		name, ok := token.(string)
 		if err != nil || !ok {
-			return nil, invalid("", "the body is not valid JSON (byte %d)", d.InputOffset())
+			return nil, notJSON(d)
 		}
 		at := fieldName(name)
 		if path != "" {
 			at = path + "." + at
 		}
 		if _, twice := object[name]; twice {
-			return nil, invalid(at, "the body names a field twice")
+			return nil, invalid(at, "the body names a field twice").WithHint("send it once")
 		}
 		if object[name], err = parseValue(d, depth+1, at); err != nil {
 			return nil, err
@@ -179,55 +180,7 @@ func parseObject(d *json.Decoder, depth int, path string) (any, error) {
 func (b *bodySchema) validate(tree any) error {
 	var result huma.ValidateResult
 	huma.Validate(b.registry, b.schema, huma.NewPathBuffer(nil, 0), huma.ModeWriteToServer, tree, &result)
-	return validationError(result.Errors)
-}
-
-// validationError makes one error of huma's list: the first one by field,
-// unknown fields before all others. Values are left out; messages hold only
-// what the schema says.
-func validationError(errs []error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	found := make([]*workbench.Error, 0, len(errs))
-	for _, err := range errs {
-		var d *huma.ErrorDetail
-		if errors.As(err, &d) {
-			found = append(found, detailError(d))
-		}
-	}
-	sort.SliceStable(found, func(i, j int) bool {
-		a, b := found[i], found[j]
-		if (a.Code == workbench.CodeUnknownField) != (b.Code == workbench.CodeUnknownField) {
-			return a.Code == workbench.CodeUnknownField
-		}
-		return a.Field < b.Field
-	})
-	if len(found) == 0 {
-		return invalid("", "the request does not have the right form")
-	}
-	return found[0]
-}
-
-var requiredPrefix, requiredSuffix, _ = strings.Cut(validation.MsgExpectedRequiredProperty, "%s")
-
-func detailError(d *huma.ErrorDetail) *workbench.Error {
-	field := fieldName(d.Location)
-	if name, ok := strings.CutPrefix(d.Message, requiredPrefix); ok {
-		name = strings.TrimSuffix(name, requiredSuffix)
-		if field != "" {
-			name = field + "." + name
-		}
-		return invalid(name, "%s is required", name)
-	}
-	switch {
-	case d.Message == validation.MsgUnexpectedProperty:
-		return workbench.E(workbench.CodeUnknownField, "the request has an unknown field %s", strconv.Quote(field)).WithField(field).
-			WithHint("remove it, or check its spelling against /openapi.json")
-	case strings.HasPrefix(d.Message, "expected number >") || strings.HasPrefix(d.Message, "expected number <"):
-		return workbench.E(workbench.CodeLimitOutOfRange, "%s: %s", field, d.Message).WithField(field)
-	}
-	return invalid(field, "%s: %s", field, d.Message)
+	return b.violation(result.Errors)
 }
 
 // decodeError is for what the schema let through: numbers that do not fit.
@@ -236,9 +189,10 @@ func decodeError(err error) error {
 	if errors.As(err, &typeError) {
 		field := fieldName(strings.TrimPrefix(typeError.Field, reflect.TypeFor[RunOptions]().Name()+".")) // embedded: no part of the path
 		if strings.HasPrefix(typeError.Value, "number") {
-			return workbench.E(workbench.CodeLimitOutOfRange, "%s does not fit a 64-bit integer", field).WithField(field).Caused(err)
+			return workbench.E(workbench.CodeLimitOutOfRange, "%s does not fit a 64-bit integer", field).WithField(field).
+				WithHint("send a smaller number").Caused(err)
 		}
-		return invalid(field, "%s has the wrong type", field).Caused(err)
+		return invalid(field, "%s has the wrong type", field).WithHint("see /openapi.json for its type").Caused(err)
 	}
-	return invalid("", "the body does not have the right form").Caused(fmt.Errorf("decode: %w", err))
+	return invalid("", "the body does not have the right form").WithHint("see /openapi.json for its fields").Caused(fmt.Errorf("decode: %w", err))
 }

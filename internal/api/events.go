@@ -61,7 +61,7 @@ func resumeAfter(c *call) (int64, error) {
 	}
 	n, err := strconv.ParseInt(header, 10, 64)
 	if err != nil || n < 0 || n > maxSeq {
-		return 0, invalid("Last-Event-ID", "Last-Event-ID must be the number of an event")
+		return 0, invalid("Last-Event-ID", "Last-Event-ID must be the number of an event").WithHint("send the id of the last event seen, or leave the header out to begin at the first")
 	}
 	if c.q.has("after") && after != n {
 		return 0, invalid("after", "after and Last-Event-ID differ").WithHint("send one of them")

@@ -40,3 +40,6 @@ func RawOf(c Chunk) []byte {
 
 // ParseStrict is parseStrict.
 func ParseStrict(raw []byte) (any, error) { return parseStrict(raw) }
+
+// Nearest is nearest.
+func Nearest(name string, allowed []string) string { return nearest(name, allowed) }

@@ -16,7 +16,7 @@ const idempotencyHeader = "Idempotency-Key"
 func idempotencyKey(h http.Header, inBody string) (string, error) {
 	if inBody != "" {
 		if why := badKey(inBody); why != "" {
-			return "", invalid("idempotencyKey", "idempotencyKey %s", why)
+			return "", invalid("idempotencyKey", "idempotencyKey %s", why).WithHint("send 1 to 255 printable characters, such as a UUID")
 		}
 	}
 	sent := h.Values(idempotencyHeader)
@@ -24,7 +24,7 @@ func idempotencyKey(h http.Header, inBody string) (string, error) {
 		return inBody, nil
 	}
 	if len(sent) > 1 {
-		return "", invalid(idempotencyHeader, "the header %s is sent more than once", idempotencyHeader)
+		return "", invalid(idempotencyHeader, "the header %s is sent more than once", idempotencyHeader).WithHint("send it once")
 	}
 	key, err := ParseIdempotencyKey(sent[0])
 	if err != nil {

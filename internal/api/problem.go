@@ -20,9 +20,13 @@ func problemOf(err error, requestID string) Problem {
 	if detail == "" {
 		detail = class.Title
 	}
+	hint := e.Hint
+	if hint == "" && class.HTTP == http.StatusBadRequest && e.Field != "" {
+		hint = "correct " + e.Field + " and send the request again"
+	}
 	return Problem{
 		Type: "/problems/" + string(class.Code), Title: class.Title, Status: class.HTTP, Code: class.Code,
-		Detail: detail, Hint: e.Hint, Field: e.Field, RequestID: requestID, Retryable: class.Retryable,
+		Detail: detail, Hint: hint, Field: e.Field, RequestID: requestID, Retryable: class.Retryable,
 	}
 }
 

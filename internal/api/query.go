@@ -63,11 +63,10 @@ func parseQuery(raw string, params []Param) (query, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(params, func(p Param) bool { return p.Name == name })
 		if i < 0 {
-			return query{}, workbench.E(workbench.CodeUnknownField, "the request has an unknown parameter %s", strconv.Quote(fieldName(name))).
-				WithField(fieldName(name)).WithHint("remove it, or check its spelling against /openapi.json")
+			return query{}, unknownField("parameter", fieldName(name), name, paramNames(params))
 		}
 		if len(values[name]) > 1 && !params[i].Repeat {
-			return query{}, invalid(name, "the parameter %s is given more than once", name)
+			return query{}, invalid(name, "the parameter %s is given more than once", name).WithHint("send it once")
 		}
 		for _, v := range values[name] {
 			if err := params[i].check(v); err != nil {
@@ -77,41 +76,49 @@ func parseQuery(raw string, params []Param) (query, error) {
 	}
 	for _, p := range params {
 		if p.Required && len(values[p.Name]) == 0 {
-			return query{}, invalid(p.Name, "the parameter %s is required", p.Name)
+			return query{}, invalid(p.Name, "the parameter %s is required", p.Name).WithHint("add ?%s=…: %s", p.Name, p.Doc)
 		}
 	}
 	return query{values: values}, nil
 }
 
 func (p Param) check(v string) error {
-	bad := func(fallback workbench.Code, format string, args ...any) error {
+	bad := func(fallback workbench.Code, format string, args ...any) *workbench.Error {
 		if p.Bad != "" {
 			fallback = p.Bad
 		}
 		return workbench.E(fallback, format, args...).WithField(p.Name)
 	}
 	if len(v) > maxParamBytes || !utf8.ValidString(v) {
-		return bad(workbench.CodeInvalidRequest, "%s must be valid UTF-8 of at most %d bytes", p.Name, maxParamBytes)
+		return bad(workbench.CodeInvalidRequest, "%s must be valid UTF-8 of at most %d bytes", p.Name, maxParamBytes).WithHint("send less, percent-encoded")
 	}
 	switch p.Kind {
 	case IntegerParam:
 		n, err := strconv.ParseInt(v, 10, 64)
 		if err != nil && !strings.HasSuffix(err.Error(), strconv.ErrRange.Error()) {
-			return bad(workbench.CodeInvalidRequest, "%s must be an integer", p.Name)
+			return bad(workbench.CodeInvalidRequest, "%s must be a whole number", p.Name).WithHint("send digits only: %s", p.Doc)
 		}
 		if err != nil || n < p.Min || n > p.Max {
-			return bad(workbench.CodeLimitOutOfRange, "%s must be between %d and %d", p.Name, p.Min, p.Max)
+			return bad(workbench.CodeLimitOutOfRange, "%s must be between %d and %d", p.Name, p.Min, p.Max).WithHint("send a value in that range, or leave %s out", p.Name)
 		}
 	case TimeParam:
 		if _, err := time.Parse(time.RFC3339, v); err != nil {
-			return bad(workbench.CodeInvalidRequest, "%s must be an RFC 3339 time, such as 2026-01-31T08:00:00Z", p.Name)
+			return bad(workbench.CodeInvalidRequest, "%s must be an RFC 3339 time", p.Name).WithHint("send a time such as 2026-01-31T08:00:00Z")
 		}
 	case TextParam:
 		if len(p.Enum) > 0 && !slices.Contains(p.Enum, v) {
-			return bad(workbench.CodeInvalidRequest, "%s must be one of: %s", p.Name, strings.Join(p.Enum, ", "))
+			return notListed(p.Name, p.Name, v, p.Enum)
 		}
 	}
 	return nil
+}
+
+func paramNames(params []Param) []string {
+	names := make([]string, 0, len(params))
+	for _, p := range params {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 func (q query) has(name string) bool { return len(q.values[name]) > 0 }

@@ -152,7 +152,7 @@ func (t *ToolInput) UnmarshalJSON(b []byte) error {
 // Schema describes both forms.
 func (ToolInput) Schema(r huma.Registry) *huma.Schema {
 	return &huma.Schema{OneOf: []*huma.Schema{
-		{Type: huma.TypeString, Pattern: `^[^@\s]{1,128}@[^@\s]{1,64}$`, PatternDescription: "name@version"},
+		{Type: huma.TypeString, Pattern: `^[^@\s]{1,128}@[^@\s]{1,64}$`, Description: "name@version"},
 		refTo[toolObject](r, "ToolSelection"),
 	}}
 }

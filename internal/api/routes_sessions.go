@@ -122,13 +122,13 @@ func labelFilter(pairs []string) (map[string]string, error) {
 		return nil, nil
 	}
 	if len(pairs) > maxLabels {
-		return nil, invalid("label", "at most %d labels can be asked for", maxLabels)
+		return nil, invalid("label", "at most %d labels can be asked for", maxLabels).WithHint("ask for fewer")
 	}
 	labels := make(map[string]string, len(pairs))
 	for _, pair := range pairs {
 		name, value, ok := strings.Cut(pair, "=")
 		if _, twice := labels[name]; !ok || name == "" || twice {
-			return nil, invalid("label", "label must be name=value, each name once")
+			return nil, invalid("label", "label must be name=value, each name once").WithHint("write ?label=team=sales&label=stage=test")
 		}
 		labels[name] = value
 	}
@@ -143,7 +143,7 @@ const (
 func checkLabels(labels map[string]string) error {
 	for name, value := range labels {
 		if name == "" || len(name) > maxLabelBytes || len(value) > maxLabelBytes {
-			return invalid("labels", "a label's name has 1 to %d bytes and its value at most %d", maxLabelBytes, maxLabelBytes)
+			return invalid("labels", "a label's name has 1 to %d bytes and its value at most %d", maxLabelBytes, maxLabelBytes).WithHint("shorten it")
 		}
 	}
 	return nil
@@ -219,7 +219,7 @@ func expectedRevision(h http.Header, inBody *int64) (int64, error) {
 	unquoted, closed := strings.CutSuffix(unquoted, `"`)
 	n, err := strconv.ParseInt(unquoted, 10, 64)
 	if !ok || !closed || err != nil || n < 1 {
-		return 0, invalid("If-Match", `If-Match must be a revision in quotes, such as "3"`)
+		return 0, invalid("If-Match", `If-Match must be a revision in quotes, such as "3"`).WithHint("send the ETag of the session as it was given")
 	}
 	if inBody != nil && n != expected {
 		return 0, invalid("expectedCurrentVersion", "expectedCurrentVersion and If-Match differ").WithHint("send one of them")

@@ -272,10 +272,10 @@ func (c *call) authenticate() error {
 	for _, name := range []string{identity.TenantHeader, identity.EndUserHeader, identity.GroupHeader} {
 		values := c.r.Header.Values(name)
 		if len(values) > 1 {
-			return invalid(name, "the header %s is sent more than once", name)
+			return invalid(name, "the header %s is sent more than once", name).WithHint("send it once")
 		}
 		if len(values) == 1 && values[0] == "" {
-			return invalid(name, "the header %s is empty", name)
+			return invalid(name, "the header %s is empty", name).WithHint("send a name in it, or leave it out")
 		}
 		if len(values) == 1 {
 			names[name] = values[0]

@@ -76,12 +76,12 @@ var errBody = errors.New("reading the body")
 func openForm(r *http.Request, into *UploadRequest) (io.Reader, error) {
 	form, err := r.MultipartReader()
 	if err != nil {
-		return nil, invalid("Content-Type", "the multipart body has no usable boundary").Caused(err)
+		return nil, invalid("Content-Type", "the multipart body has no usable boundary").WithHint("let the client set Content-Type: curl -F file=@NAME does").Caused(err)
 	}
 	for {
 		part, err := form.NextPart()
 		if errors.Is(err, io.EOF) {
-			return nil, invalid("file", `the form has no part "file"`)
+			return nil, invalid("file", `the form has no part "file"`).WithHint("curl -F file=@NAME sends one")
 		}
 		if err != nil {
 			return nil, formError(err)
@@ -113,7 +113,7 @@ func formError(err error) error {
 	if errors.As(err, &over) {
 		return err
 	}
-	return invalid("", "the multipart body is malformed or ended early").Caused(errors.Join(errBody, err))
+	return invalid("", "the multipart body is malformed or ended early").WithHint("send it again").Caused(errors.Join(errBody, err))
 }
 
 func formValue(part *multipart.Part, field string, into *string) error {
@@ -122,10 +122,10 @@ func formValue(part *multipart.Part, field string, into *string) error {
 		return formError(err)
 	}
 	if len(value) > maxFormValue {
-		return invalid(field, "the part %s is longer than %d bytes", field, maxFormValue)
+		return invalid(field, "the part %s is longer than %d bytes", field, maxFormValue).WithHint("shorten it")
 	}
 	if *into != "" {
-		return invalid(field, "%s is given more than once", field)
+		return invalid(field, "%s is given more than once", field).WithHint("send it once, as a part or as a parameter")
 	}
 	*into = string(value)
 	return nil

@@ -150,25 +150,25 @@ func invalid(field, format string, args ...any) *workbench.Error {
 // check refuses what the kind does not know, so that no setting is ignored.
 func (r KeyRequest) check(p workbench.Principal, now time.Time) error {
 	if _, ok := kindLetters[r.Kind]; !ok {
-		return invalid("kind", "kind must be direct, embedded or admin")
+		return invalid("kind", `kind must be one of "direct", "embedded", "admin"`).WithHint("direct acts for one user, embedded for whom the client names, admin manages")
 	}
 	if r.Name != "" {
 		if why := checkName(r.Name); why != "" {
-			return invalid("name", "name %s", why)
+			return invalid("name", "name %s", why).WithHint("send a short name of one line")
 		}
 	}
 	if r.Project != "" && !p.System() {
-		return invalid("project", "a key belongs to the project of the admin key that made it")
+		return invalid("project", "a key belongs to the project of the admin key that made it").WithHint("leave project out")
 	}
 	if r.ExpiresAt != nil && !r.ExpiresAt.After(now) {
-		return invalid("expiresAt", "expiresAt must be in the future")
+		return invalid("expiresAt", "expiresAt must be in the future").WithHint("send a later time, or leave expiresAt out for a key that does not expire")
 	}
 	if r.SessionID != "" {
 		if err := workbench.ParseID(workbench.KindSession, r.SessionID); err != nil {
 			return workbench.AsError(err).WithField("sessionId")
 		}
 		if r.Kind == workbench.KeyAdmin {
-			return invalid("sessionId", "an admin key cannot be narrowed to a session")
+			return invalid("sessionId", "an admin key cannot be narrowed to a session").WithHint("leave sessionId out, or create a direct or an embedded key")
 		}
 	}
 	if err := r.checkScopes(); err != nil {
@@ -181,11 +181,11 @@ func (r KeyRequest) checkScopes() error {
 	for i, scope := range r.Scopes {
 		switch {
 		case slices.Contains(r.Scopes[:i], scope):
-			return invalid("scopes", "scopes names %s twice", scope)
+			return invalid("scopes", "scopes names %s twice", scope).WithHint("send each scope once")
 		case scope == workbench.ScopeRead || scope == workbench.ScopeApprove:
 		case scope == workbench.ScopeManage:
 			if r.Kind != workbench.KeyAdmin {
-				return invalid("scopes", "only an admin key can have the scope manage")
+				return invalid("scopes", "only an admin key can have the scope manage").WithHint("leave manage out, or create an admin key")
 			}
 		case scope == workbench.ScopeExecute:
 			if r.Kind == workbench.KeyAdmin {
@@ -193,7 +193,7 @@ func (r KeyRequest) checkScopes() error {
 					WithHint("create a direct or an embedded key to run code")
 			}
 		default:
-			return invalid("scopes", "scopes may hold execute, read, approve and manage")
+			return invalid("scopes", `each of scopes must be one of "execute", "read", "approve", "manage"`).WithHint("leave scopes out for the default of the kind")
 		}
 	}
 	return nil
@@ -201,31 +201,32 @@ func (r KeyRequest) checkScopes() error {
 
 func (r KeyRequest) checkIdentity() error {
 	direct := r.Kind == workbench.KeyDirect
-	for field, name := range map[string]string{"tenant": r.Tenant, "user": r.User} {
+	for _, f := range []struct{ field, name string }{{"tenant", r.Tenant}, {"user", r.User}} {
+		field, name := f.field, f.name
 		switch {
 		case !direct && name != "":
-			return invalid(field, "only a direct key binds a %s", field)
+			return invalid(field, "only a direct key binds a %s", field).WithHint("leave %s out, or create a direct key", field)
 		case direct && name == "":
 			return invalid(field, "a direct key needs a %s", field).WithHint("name one tenant and one user; new ones are created")
 		case direct:
 			if why := checkName(name); why != "" {
-				return invalid(field, "%s %s", field, why)
+				return invalid(field, "%s %s", field, why).WithHint("send a name of one line, at most %d bytes", workbench.MaxIdentityBytes)
 			}
 		}
 	}
 	if len(r.Tenants) > 0 && r.Kind != workbench.KeyEmbedded {
-		return invalid("tenants", "only an embedded key is limited to tenants")
+		return invalid("tenants", "only an embedded key is limited to tenants").WithHint("leave tenants out; a direct key has one tenant")
 	}
 	if len(r.Tenants) > maxTenants {
-		return invalid("tenants", "tenants may hold at most %d names", maxTenants)
+		return invalid("tenants", "tenants may hold at most %d names", maxTenants).WithHint("create several keys")
 	}
 	for _, name := range r.Tenants {
 		if why := checkName(name); why != "" {
-			return invalid("tenants", "a name in tenants %s", why)
+			return invalid("tenants", "a name in tenants %s", why).WithHint("send names of one line, at most %d bytes each", workbench.MaxIdentityBytes)
 		}
 	}
 	if r.Contents && r.Kind != workbench.KeyAdmin {
-		return invalid("contents", "contents is a right of admin keys; other keys read what is theirs")
+		return invalid("contents", "contents is a right of admin keys; other keys read what is theirs").WithHint("leave contents out")
 	}
 	return nil
 }
