@@ -19,7 +19,7 @@ GOTEST ?= $(GO) test -count=1 -timeout 20m
 include runtime/runtime.mk
 include image/image.mk
 
-.PHONY: help setup demo run build test soak lint fmt generate bench clean
+.PHONY: help setup demo run build test soak lint lint-openapi fmt generate bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,15 +41,25 @@ demo: setup ## set up, then run the example job in a gVisor sandbox and show wha
 run: setup ## serve on 127.0.0.1:8080 (data in .cache/data); prints an admin key at the first start
 	@bin/workbench serve --data $(CACHE)/data --images $(IMAGES)
 
-test: setup ## everything that must hold: real sandboxes, SQLite and PostgreSQL
+test: setup lint-openapi ## everything that must hold: real sandboxes, SQLite and PostgreSQL
 	@$(GO) vet ./...
 	@WORKBENCH_IMAGES=$(IMAGES) $(GOTEST) ./...
 
 soak: setup ## the long form: 1,000 kills, full matrices
 	@WORKBENCH_IMAGES=$(IMAGES) WORKBENCH_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run 'Soak|Kill' ./internal/faults/...
 
-lint: bin/golangci-lint ## golangci-lint with the explicit list in .golangci.yml
+lint: bin/golangci-lint lint-openapi ## golangci-lint with the explicit list in .golangci.yml, Redocly's rules for the OpenAPI document
 	@bin/golangci-lint run ./...
+
+# The linter is pinned by tools/openapi/package-lock.json, with its digests.
+lint-openapi: tools/openapi/node_modules/.package-lock.json
+	@cd tools/openapi && node lint.mjs ../../docs/openapi.json
+
+tools/openapi/node_modules/.package-lock.json: tools/openapi/package-lock.json
+	@command -v node >/dev/null && command -v npm >/dev/null || { echo "lint-openapi: needs node (18.17 or newer) and npm; make setup installs them"; exit 1; }
+	@echo "installing the OpenAPI linter from its pinned packages"
+	@cd tools/openapi && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+	@touch $@
 
 bin/golangci-lint: tools/go.mod tools/go.sum
 	@echo "building golangci-lint from its pinned module"

@@ -22,6 +22,8 @@ need libseccomp-dev "builds runc" has_seccomp
 need mmdebstrap "builds sandbox images" has mmdebstrap
 need debian-archive-keyring "checks the packages of sandbox images" test -e /usr/share/keyrings/debian-archive-keyring.gpg
 need erofs-utils "packs sandbox images" has mkfs.erofs
+need nodejs "lints the OpenAPI document" has node
+need npm "installs that linter" has npm
 need postgresql "the tests run on a real one" has_postgres
 
 if ! has go >/dev/null; then
