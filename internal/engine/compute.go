@@ -77,6 +77,18 @@ func (c *compute) fenced() {
 	}()
 }
 
+// gaveUp gives the session up if err says that another engine has taken it
+// over: whoever wants it again has to get a lease of its own. The caller holds
+// c.mu.
+func (c *compute) gaveUp(ctx context.Context, err error) bool {
+	if !workbench.HasCode(err, workbench.CodeFenced) || c.epoch == 0 {
+		return false
+	}
+	c.drop(ctx)
+	c.epoch = 0
+	return true
+}
+
 // takeoff registers the run in flight, so that a cancel from now on reaches it.
 func (c *compute) takeoff(runID string) <-chan workbench.Reason {
 	c.flight.Lock()

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -72,7 +73,8 @@ type Engine struct {
 	drain  chan struct{} // closed when no further run may be dispatched
 	loops  sync.WaitGroup
 
-	retained time.Time // when retention was last swept; the sweeping goroutine's
+	heard    atomic.Pointer[error] // what became of the last heartbeat
+	retained time.Time             // when retention was last swept; the sweeping goroutine's
 }
 
 // New makes an engine; it does nothing until Start.
@@ -127,6 +129,11 @@ func (e *Engine) Start(ctx context.Context) error {
 	e.info = info
 	e.sizes = fitSizes(e.o.Sizes, info)
 	if err := e.recover(ctx); err != nil {
+		e.mu.Lock()
+		e.stopping = true
+		e.mu.Unlock()
+		e.cancel()
+		e.workers.Wait()
 		return err
 	}
 	e.loop(e.renewLeases, e.o.LeaseTTL/3)
@@ -179,13 +186,20 @@ func (e *Engine) Stop(ctx context.Context) error {
 	return errors.Join(late, e.o.Driver.Close(kill))
 }
 
-// Ready reports whether the engine can accept work: the database answers and
-// the engine is not stopping.
+// Ready reports whether the engine can accept work: the database answered just
+// now, took the last heartbeat, and the engine is not stopping. A database that
+// can be read and not written, as on a full disk, is not ready.
 func (e *Engine) Ready(ctx context.Context) error {
 	if e.draining() {
 		return errDraining()
 	}
-	return e.o.Store.Ping(ctx)
+	if err := e.o.Store.Ping(ctx); err != nil {
+		return err
+	}
+	if last := e.heard.Load(); last != nil {
+		return *last
+	}
+	return nil
 }
 
 func errDraining() error {

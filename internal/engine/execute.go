@@ -60,7 +60,12 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	if x.spec, err = e.openSpec(ctx, run); err != nil {
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
-	replaced, err := c.ensure(ctx, s)
+	starting, ready := x.within(ctx, 2*startWithin)
+	replaced, err := c.ensure(starting, s)
+	ready()
+	if x.stopped != workbench.ReasonNone {
+		return nil // it was cancelled while it was queued, or belongs to another engine
+	}
 	if err != nil {
 		if ctx.Err() != nil || workbench.HasCode(err, workbench.CodeFenced) || workbench.HasCode(err, workbench.CodeUnavailable) {
 			return err // the run stays queued
@@ -71,8 +76,14 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	if replaced {
 		x.notice(workbench.NoticeSandboxReplaced, "the sandbox of this session was gone; a new one began with the files of the last commit, and memory and /tmp were lost")
 	}
-	if err := x.place(ctx); err != nil {
+	placing, placed := x.within(ctx, startWithin)
+	err = x.place(placing)
+	placed()
+	if err != nil {
 		c.drop(ctx) // what was placed is not committed
+		if x.stopped != workbench.ReasonNone {
+			return nil
+		}
 		if workbench.ClassOf(workbench.CodeOf(err)).HTTP >= 500 {
 			return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 		}
@@ -152,7 +163,9 @@ func (x *execution) carry(ctx context.Context) error {
 			return x.e.o.Store.AppendLog(ctx, run, epoch, generation, status, entries)
 		})
 	defer x.log.stop()
-	exec, err := x.c.wire.Exec(ctx, x.request(), x)
+	beginning, begun := x.within(ctx, startGrace+answerGrace)
+	exec, err := x.c.wire.Exec(beginning, x.request(), x)
+	begun()
 	if err != nil && refused(err) {
 		x.e.log.Warn("the guest refused a run", "run", x.run.ID, "err", err)
 		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonInfrastructure,
@@ -212,17 +225,21 @@ func (x *execution) follow(ctx context.Context, exec *guestwire.Exec) error {
 	}()
 	stop := x.stop
 	var overdue <-chan time.Time
+	cancelled := func() {
+		stop = nil
+		go func() { _ = exec.Cancel(wait) }() // its end shows in ended
+		overdue = time.After(cancelGrace + answerGrace)
+	}
+	if x.stopped != workbench.ReasonNone {
+		cancelled() // while it began
+	}
 	for {
 		select {
 		case e := <-ended:
 			x.result = e.result
 			return e.err
 		case x.stopped = <-stop:
-			stop = nil
-			go func() { _ = exec.Cancel(wait) }() // its end shows in ended
-			timer := time.NewTimer(cancelGrace + answerGrace)
-			defer timer.Stop()
-			overdue = timer.C
+			cancelled()
 		case <-overdue:
 			give()
 			overdue = nil

@@ -98,9 +98,13 @@ func (e *Engine) runNext(c *compute) (bool, error) {
 	c.mu.Lock()
 	err := c.lease(ctx)
 	if err == nil {
-		err = c.clear(ctx)
+		_, err = c.clear(ctx)
 	}
+	moved := c.gaveUp(ctx, err)
 	c.mu.Unlock()
+	if moved {
+		return true, nil // look again, as whoever has the lease now
+	}
 	if workbench.HasCode(err, workbench.CodeConflict) {
 		return false, nil // another server has the session
 	}
@@ -123,8 +127,14 @@ func (e *Engine) runNext(c *compute) (bool, error) {
 	e.capacity.markBusy(c)
 	err = e.execute(ctx, c, run)
 	c.dirty = c.dirty || err != nil
-	if c.live() {
+	if c.gaveUp(ctx, err) {
+		return true, nil
+	}
+	switch {
+	case c.live():
 		e.capacity.markIdle(c)
+	default:
+		c.drop(ctx) // one that died by itself gives its place back now, not with the next run
 	}
 	return true, err
 }

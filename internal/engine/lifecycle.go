@@ -27,9 +27,8 @@ func (e *Engine) cancelRun(ctx context.Context, p workbench.Principal, runID str
 	if err != nil {
 		return workbench.Run{}, err
 	}
-	if !run.Status.Terminal() {
-		e.interrupt(run.SessionID, run.ID, why)
-	}
+	// A run that was queued is over now, but may have a sandbox started for it.
+	e.interrupt(run.SessionID, run.ID, why)
 	return run, nil
 }
 
@@ -87,9 +86,7 @@ func (e *Engine) cancelAll(ctx context.Context, id string, why workbench.Reason)
 	if err != nil {
 		return err
 	}
-	for _, run := range active {
-		e.interrupt(id, run.ID, why)
-	}
+	e.interrupt(id, "", why) // the one in flight, also if it was still queued
 	deadline := time.Now().Add(settleWait)
 	for _, run := range active {
 		if _, err := e.await(ctx, system, run.ID, time.Until(deadline)); err != nil {

@@ -62,35 +62,22 @@ func (e *Engine) adoptDead(ctx context.Context) error {
 }
 
 // adopt continues a session whose engine died: its steps in flight end as
-// unknown, a sandbox it may have had is a lost one, and its queue goes on.
+// unknown, a sandbox it may have had is a lost one, and its queue goes on. What
+// could not be settled now is settled by the lane, before it does anything else.
 func (e *Engine) adopt(ctx context.Context, sessionID string) error {
 	epoch, err := e.o.Store.AcquireLease(ctx, sessionID, e.id, e.o.LeaseTTL)
 	if err != nil {
 		return err
 	}
-	runs, err := e.o.Store.ActiveRuns(ctx, sessionID)
-	if err != nil {
-		return err
-	}
-	lost := false
-	for _, run := range runs {
-		if run.Status == workbench.StatusQueued {
-			continue
-		}
-		lost = true
-		if _, err := e.o.Store.SettleUnknown(ctx, run.ID, epoch, workbench.ReasonServerLost, e.now()); err != nil && !workbench.HasCode(err, workbench.CodeConflict) {
-			return err
-		}
-	}
 	c := e.compute(sessionID)
 	c.mu.Lock()
-	c.epoch = epoch
-	c.lost = c.lost || lost
+	c.epoch, c.dirty = epoch, true
+	active, err := c.clear(ctx)
 	c.mu.Unlock()
-	if len(runs) > 0 {
+	if active > 0 || err != nil {
 		e.wake(sessionID)
 	}
-	return nil
+	return err
 }
 
 // renewLeases keeps this engine's sessions its own. A session whose lease went
@@ -99,13 +86,6 @@ func (e *Engine) renewLeases(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, e.o.LeaseTTL/2)
 	defer cancel()
 	lost, err := e.o.Store.RenewLeases(call, e.id, e.o.LeaseTTL)
-	if err == nil {
-		err = e.o.Store.HeartbeatEngine(call, e.id)
-	}
-	if err != nil {
-		e.log.Warn("leases not renewed", "err", err)
-		return
-	}
 	for _, id := range lost {
 		e.mu.Lock()
 		c := e.sessions[id]
@@ -114,6 +94,23 @@ func (e *Engine) renewLeases(ctx context.Context) {
 			c.fenced()
 		}
 	}
+	if err == nil {
+		err = e.heartbeat(call)
+	}
+	e.heard.Store(&err)
+	if err != nil && ctx.Err() == nil {
+		e.log.Warn("leases not renewed", "err", err)
+	}
+}
+
+// heartbeat says that the engine lives. One that was silent for so long that
+// another server forgot it says so anew.
+func (e *Engine) heartbeat(ctx context.Context) error {
+	err := e.o.Store.HeartbeatEngine(ctx, e.id)
+	if workbench.HasCode(err, workbench.CodeNotFound) {
+		return e.o.Store.RegisterEngine(ctx, e.id, e.o.Instance, e.now())
+	}
+	return err
 }
 
 // followQueue starts work that other servers admitted, and what a start finds.
@@ -215,7 +212,7 @@ func (e *Engine) sweepFailed(ctx context.Context, what string, err error) {
 // adoptAbandoned takes over sessions whose engine stopped renewing its lease
 // while a step was out, so that no run stays in flight for ever.
 func (e *Engine) adoptAbandoned(ctx context.Context) {
-	ids, err := e.o.Store.AbandonedSessions(ctx, sweepBatch, "")
+	ids, err := e.o.Store.AbandonedSessions(ctx, e.id, sweepBatch, "")
 	if err != nil {
 		e.sweepFailed(ctx, "abandoned sessions", err)
 		return

@@ -93,7 +93,9 @@ func (x *execution) settle(ctx context.Context) error {
 		}
 	}
 	x.run.LimitsHit = append(x.run.LimitsHit, x.result.LimitsHit...)
-	made, err := x.commit(ctx)
+	committing, done := x.within(ctx, startWithin)
+	made, err := x.commit(committing)
+	done()
 	if err != nil {
 		x.e.log.Warn("workspace not committed", "run", x.run.ID, "err", err)
 		x.notice(workbench.NoticeCommitFailed, "the workspace could not be committed ("+workbench.AsError(err).Detail+"); the session goes on with the commit before this run")
@@ -278,6 +280,8 @@ func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) {
 // keepFromSandbox keeps a file as the sandbox has it: nothing runs there any
 // more, and what the commit holds can be read only once it is settled.
 func (x *execution) keepFromSandbox(ctx context.Context, entry workspace.Entry) error {
+	ctx, done := x.within(ctx, startWithin)
+	defer done()
 	from, to := io.Pipe()
 	read := make(chan struct{})
 	go func() {

@@ -57,26 +57,29 @@ func (e *Engine) terminal(runID string) func() bool {
 	}
 }
 
-// clear settles what execute left in flight: its end is not known, or could
-// not be written. The caller holds c.mu and no run is in flight.
-func (c *compute) clear(ctx context.Context) error {
+// clear settles what execute, or another engine, left in flight: its end is not
+// known, or could not be written. It reports how many runs of the session are
+// not terminal. The caller holds c.mu and no run is in flight.
+func (c *compute) clear(ctx context.Context) (active int, err error) {
 	if !c.dirty {
-		return nil
+		return 0, nil
 	}
 	runs, err := c.e.o.Store.ActiveRuns(ctx, c.id)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	c.drop(ctx)
 	for _, run := range runs {
 		if run.Status == workbench.StatusQueued {
+			active++
 			continue
 		}
+		c.lost = true
 		if _, err := c.e.o.Store.SettleUnknown(ctx, run.ID, c.epoch, workbench.ReasonServerLost, c.e.now()); err != nil &&
 			!workbench.HasCode(err, workbench.CodeConflict) {
-			return err
+			return active, err
 		}
 	}
 	c.dirty = false
-	return nil
+	return active, nil
 }

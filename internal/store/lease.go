@@ -96,10 +96,11 @@ func (db *DB) AcquireLease(ctx context.Context, sessionID, engineID string, ttl 
 	return epoch, err
 }
 
-// RenewLeases prolongs every lease the engine holds. lost are the sessions it
-// holds no more: another engine took them since the last call, or the lease
-// had run out before this call; those are released and their epoch grows, so
-// the engine must stop what it does for them.
+// RenewLeases prolongs every lease the engine holds, also one that had run out:
+// as long as nobody has taken it, its epoch has not moved and nobody else has
+// written. A database that was away, or a clock that jumped, thus costs no work.
+// lost are the sessions that another engine took since the last call: the
+// engine must stop what it does for them.
 func (db *DB) RenewLeases(ctx context.Context, engineID string, ttl time.Duration) (lost []string, err error) {
 	err = db.write(ctx, "lease", func(t *tx) error {
 		now, err := t.now()
@@ -107,24 +108,11 @@ func (db *DB) RenewLeases(ctx context.Context, engineID string, ttl time.Duratio
 			return err
 		}
 		// Rows in id order, one at a time for every engine: no deadlock.
-		rows, err := t.rows("SELECT id FROM sessions WHERE lease_owner = $1 AND lease_expires <= $2 ORDER BY id"+t.forUpdate(), engineID, now)
-		ranOut, err := collect(rows, err, scanString)
-		if err != nil {
+		rows, err := t.rows("SELECT id FROM sessions WHERE lease_previous = $1 ORDER BY id"+t.forUpdate(), engineID)
+		if lost, err = collect(rows, err, scanString); err != nil {
 			return err
 		}
-		rows, err = t.rows("SELECT id FROM sessions WHERE lease_previous = $1 ORDER BY id"+t.forUpdate(), engineID)
-		taken, err := collect(rows, err, scanString)
-		if err != nil {
-			return err
-		}
-		lost = append(ranOut, taken...)
-		for _, id := range ranOut {
-			if _, err := t.exec("UPDATE sessions SET lease_owner = '', lease_expires = 0, lease_epoch = lease_epoch + 1 WHERE id = $1", id); err != nil {
-				return err
-			}
-			t.notify(SessionTopic(id), QueueTopic)
-		}
-		for _, id := range taken {
+		for _, id := range lost {
 			if _, err := t.exec("UPDATE sessions SET lease_previous = '' WHERE id = $1", id); err != nil {
 				return err
 			}
@@ -177,15 +165,16 @@ func (db *DB) TakeOver(ctx context.Context, engineID, deadEngineID string, ttl t
 
 // AbandonedSessions lists sessions that have a dispatched, unfinished run and
 // whose lease is free or has run out, by id after afterID: work for an engine
-// that recovers what another one left.
-func (db *DB) AbandonedSessions(ctx context.Context, limit int, afterID string) ([]string, error) {
+// that recovers what another one left. What the engine itself holds is not
+// abandoned, even if it is late to renew it.
+func (db *DB) AbandonedSessions(ctx context.Context, engineID string, limit int, afterID string) ([]string, error) {
 	now, err := db.Now(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return all(ctx, db, scanString, `SELECT s.id FROM sessions s WHERE s.id > $1 AND (s.lease_owner = '' OR s.lease_expires <= $2)
+	return all(ctx, db, scanString, `SELECT s.id FROM sessions s WHERE s.id > $1 AND (s.lease_owner = '' OR s.lease_expires <= $2) AND s.lease_owner <> $3
 		AND EXISTS (SELECT 1 FROM runs r WHERE r.session_id = s.id AND r.finished_at = 0 AND r.status <> 'queued')
-		ORDER BY s.id LIMIT $3`, afterID, micros(now), limit)
+		ORDER BY s.id LIMIT $4`, afterID, micros(now), engineID, limit)
 }
 
 // RegisterEngine records a server process; its heartbeat starts now.

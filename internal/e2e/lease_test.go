@@ -1,0 +1,68 @@
+package e2e_test
+
+import (
+	"database/sql"
+	"path/filepath"
+	"testing"
+	"time"
+
+	_ "modernc.org/sqlite" // the server's own database, looked at from outside
+
+	"github.com/workbenchdev/workbench"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+// mustTouch runs a statement on the database of a running server.
+func (w *world) mustTouch(t *testing.T, statement string, args ...any) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(w.dir, "data", "workbench.db")+"?_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	done, err := db.Exec(statement, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := done.RowsAffected(); err != nil || n == 0 {
+		t.Fatalf("%s touched %d rows, %v", statement, n, err)
+	}
+}
+
+// A server that could not renew in time (it was stopped, its database was away,
+// the clock jumped) and whose sessions nobody took has lost nothing.
+func TestLeaseThatRanOutCostsNoWork(t *testing.T) {
+	w := mustWorld(t, nil)
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; echo x > /tmp/mark; sleep 8; echo done"})
+	mustSay(t, s, run, "begun")
+	w.mustTouch(t, "UPDATE sessions SET lease_expires = 1 WHERE id = ?", s.id)
+	wantOut(t, s.mustWait(run), "begun\ndone\n")
+	r := s.mustBash("cat /tmp/mark")
+	wantOut(t, r, "x\n")
+	if r.Generation != 1 {
+		t.Errorf("generation %d: the sandbox was given up", r.Generation)
+	}
+}
+
+// A server whose session was taken over, and that was forgotten meanwhile,
+// writes nothing more for it. Once the session is free again it serves it.
+func TestSessionTakenOverIsGivenUp(t *testing.T) {
+	w := mustWorld(t, nil)
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; sleep 1; echo late"})
+	mustSay(t, s, run, "begun")
+	w.mustTouch(t, "DELETE FROM engines")
+	w.mustTouch(t, `UPDATE sessions SET lease_previous = lease_owner, lease_owner = 'eng_other', lease_epoch = lease_epoch + 1,
+		lease_expires = ? WHERE id = ?`, time.Now().Add(7*time.Second).UnixMicro(), s.id)
+	next := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo next"})
+	r := s.mustWait(run) // the other one is gone too: whoever comes next says so
+	wantEnd(t, r, workbench.StatusUnknown, workbench.ReasonServerLost)
+	wantOut(t, r, "begun\n")
+	r = s.mustWait(next)
+	wantOut(t, r, "next\n")
+	if r.Generation != 2 {
+		t.Errorf("generation %d, want 2", r.Generation)
+	}
+	w.mustTouch(t, "UPDATE engines SET seen_at = seen_at") // it has registered anew
+}
