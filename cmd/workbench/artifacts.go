@@ -44,9 +44,6 @@ func (a *app) artifactUpload(l *local) *cobra.Command {
 			if u.Name == "" {
 				u.Name = filepath.Base(args[1])
 			}
-			if u.MimeType == "" {
-				u.MimeType = mimeOf(u.Name)
-			}
 			return a.withClient(c, l, func(ctx context.Context, client *client) error {
 				kept, err := client.UploadSessionArtifact(ctx, args[0], u, f)
 				if err != nil {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
-	"path"
 	"path/filepath"
 
 	"github.com/workbenchdev/workbench"
@@ -124,12 +122,4 @@ func (c *collector) write(s savedFile, fill func(io.Writer) error) error {
 	}
 	c.saved = append(c.saved, s)
 	return nil
-}
-
-// mimeOf guesses a media type from a name.
-func mimeOf(name string) string {
-	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
-		return t
-	}
-	return "application/octet-stream"
 }

@@ -266,7 +266,7 @@ func upload(ctx context.Context, client *client, session string, in input) (work
 	if err != nil {
 		return workbench.Artifact{}, err
 	}
-	return client.UploadSessionArtifact(ctx, session, sdk.Upload{Name: filepath.Base(in.path), Path: in.path, Size: st.Size(), MimeType: mimeOf(in.path)}, f)
+	return client.UploadSessionArtifact(ctx, session, sdk.Upload{Name: filepath.Base(in.path), Path: in.path, Size: st.Size()}, f)
 }
 
 // follow prints a run's output as it comes and returns its receipt. If ctx

@@ -325,6 +325,28 @@ func TestUploadForms(t *testing.T) {
 	}
 }
 
+// TestUploadTypes: a type that the client chose stays; one that it only sends
+// by default is replaced by what the name says.
+func TestUploadTypes(t *testing.T) {
+	w := MustWorld(t)
+	key := w.Direct("", "acme", "ada")
+	path := "/v1/workbench/sessions/" + w.MustSession(key) + "/artifacts?name="
+	for _, c := range []struct{ name, sent, want string }{
+		{"may.csv", "application/x-www-form-urlencoded", "text/csv"},
+		{"may.csv", "Application/X-WWW-Form-Urlencoded; charset=utf-8", "text/csv"},
+		{"may.csv", "application/octet-stream", "text/csv"},
+		{"may.csv", "", "text/csv"},
+		{"may.csv", "text/x-ledger", "text/x-ledger"},
+		{"chart.png", "application/x-www-form-urlencoded", "image/png"},
+		{"no-ending", "application/x-www-form-urlencoded", "text/plain; charset=utf-8"},
+	} {
+		x := w.Do("POST", path+c.name, key, "a,b\n", "Content-Type", c.sent)
+		if x.Status != 201 || x.Text("mimeType") != c.want {
+			t.Errorf("%s sent as %q: %d, type %q, want %q", c.name, c.sent, x.Status, x.Text("mimeType"), c.want)
+		}
+	}
+}
+
 // TestHeadersGivenTwice: a header that says two things says nothing.
 func TestHeadersGivenTwice(t *testing.T) {
 	w := MustWorld(t)

@@ -10,7 +10,7 @@ func artifactRoutes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Pattern: base + "/sessions/{id}/artifacts", ID: "uploadArtifact", Tag: "artifacts",
-			Summary: "Upload a file", Description: "The file as the body, with its name as a parameter and its type as Content-Type; or multipart/form-data with one part \"file\" (and, before it, \"name\" and \"path\"). " +
+			Summary: "Upload a file", Description: "The file as the body, with its name as a parameter and its type as Content-Type (without one, or with curl's default, it is guessed from the name); or multipart/form-data with one part \"file\" (and, before it, \"name\" and \"path\"). " +
 				"An upload enters a workspace only when a run or restart selects it.",
 			Scope: workbench.ScopeExecute, Admin: AdminNever, Target: workbench.KindSession, Action: "artifact.upload", Upload: true, handle: uploadArtifact,
 			Params: []Param{

@@ -15,6 +15,10 @@ import (
 // maxFormValue bounds the text parts of a multipart upload, in bytes.
 const maxFormValue = 4096
 
+// formType is what curl and others send with a raw body if they are told
+// nothing. It says nothing about a file.
+const formType = "application/x-www-form-urlencoded"
+
 // uploadArtifact streams a file into the artifact service, which enforces the
 // session's limits and makes it visible only when it is whole.
 func uploadArtifact(c *call) error {
@@ -36,6 +40,9 @@ func uploadArtifact(c *call) error {
 		}
 	} else {
 		r.MimeType, r.Size = contentType, c.r.ContentLength
+	}
+	if mediaType == formType {
+		r.MimeType = "" // guessed from the name
 	}
 	if r.Name == "" && r.Path == "" {
 		return invalid("name", "the file needs a name").WithHint("send ?name=, ?path=, or a multipart part \"file\" with a file name")
