@@ -146,6 +146,28 @@ func TestStructuredResult(t *testing.T) {
 	}
 }
 
+// Code that sets its result without end fills nothing: the last one counts.
+func TestResultsWithoutEnd(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	r := s.mustPython("import workbench\nfor i in range(200):\n    workbench.result({'n': i, 'pad': 'x' * 100000})\nprint('done')")
+	wantOut(t, r, "done\n")
+	if got := string(r.Result); !strings.HasPrefix(got, `{"n":199,`) && !strings.HasPrefix(got, `{"n": 199,`) {
+		t.Errorf("the result begins with %.40q", got)
+	}
+	results := 0
+	for e, err := range s.c.Events(t.Context(), r.ID, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Kind == workbench.LogResult {
+			results++
+		}
+	}
+	if results == 0 || results > 17 {
+		t.Errorf("%d results are in the log", results)
+	}
+}
+
 func TestKeepGlobsAndChangedFiles(t *testing.T) {
 	s := mustShared(t).mustSession(t, sdk.CreateSession{})
 	wantEnd(t, s.mustBash("mkdir out; echo 1 > out/a.csv; echo 1 > gone; echo 1 > same"), workbench.StatusSucceeded, "")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,8 @@ const (
 	// pendingBytes is how much output may wait for the database; beyond it the
 	// program's writes wait too.
 	pendingBytes = 1 << 20
+	// resultEntries is how many results of a run the log takes while it runs.
+	resultEntries = 16
 )
 
 func logContext(runID string, seq int64) string { return fmt.Sprintf("%s/%d", runID, seq) }
@@ -51,6 +54,8 @@ type runLog struct {
 	streams map[workbench.Stream]*captured
 	pending []workbench.LogEntry // plain, without seq
 	size    int                  // bytes in pending
+	results int                  // result entries so far
+	last    *workbench.LogEntry  // the newest result beyond resultEntries
 	running bool                 // the running status was persisted or is about to be
 	ended   bool
 	err     error // the first failure to persist: nothing follows it
@@ -265,6 +270,9 @@ func (l *runLog) finish(terminal workbench.LogEntry) logTail {
 	}
 	if l.err == nil { // a gap is never papered over
 		batch = append(batch, l.pending...)
+		if l.last != nil {
+			batch = append(batch, *l.last)
+		}
 	}
 	batch = append(batch, terminal)
 	entries, err := l.number(batch)
@@ -302,11 +310,27 @@ func firstError(errs ...error) error {
 }
 
 // result sets the structured result: the last one counts. It is sealed like
-// output.
+// output. Code that sets it over and over must not fill the database: of those
+// that wait only the newest is kept, and beyond resultEntries it waits for the
+// log's end.
 func (l *runLog) result(value json.RawMessage) {
+	entry := workbench.LogEntry{RunID: l.run.ID, Kind: workbench.LogResult, Data: append([]byte(nil), value...), At: l.e.now()}
 	l.mu.Lock()
-	l.pending = append(l.pending, workbench.LogEntry{RunID: l.run.ID, Kind: workbench.LogResult, Data: append([]byte(nil), value...), At: l.e.now()})
+	defer l.mu.Unlock()
+	if l.results >= resultEntries {
+		l.last = &entry
+		return
+	}
+	for i, p := range l.pending {
+		if p.Kind == workbench.LogResult {
+			l.pending = slices.Delete(l.pending, i, i+1)
+			l.size -= len(p.Data)
+			l.results--
+			break
+		}
+	}
+	l.pending = append(l.pending, entry)
 	l.size += len(value)
-	l.mu.Unlock()
+	l.results++
 	l.wake()
 }

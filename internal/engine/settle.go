@@ -101,7 +101,12 @@ func (x *execution) settle(ctx context.Context) error {
 		x.notice(workbench.NoticeCommitFailed, "the workspace could not be committed ("+workbench.AsError(err).Detail+"); the session goes on with the commit before this run")
 		x.c.drop(ctx)
 	} else {
-		x.keepGlobs(ctx, made.Tree)
+		keeping, kept := x.within(ctx, startWithin)
+		x.keepGlobs(keeping, made.Tree)
+		late := keeping.Err() != nil
+		if kept(); late {
+			x.c.drop(ctx) // it did not give in time what it had just named
+		}
 	}
 	x.outcome()
 	return x.finish(ctx, made, err == nil)
@@ -280,8 +285,6 @@ func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) {
 // keepFromSandbox keeps a file as the sandbox has it: nothing runs there any
 // more, and what the commit holds can be read only once it is settled.
 func (x *execution) keepFromSandbox(ctx context.Context, entry workspace.Entry) error {
-	ctx, done := x.within(ctx, startWithin)
-	defer done()
 	from, to := io.Pipe()
 	read := make(chan struct{})
 	go func() {
