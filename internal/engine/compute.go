@@ -295,17 +295,16 @@ func (c *compute) build(ctx context.Context, p workbench.Principal, s workbench.
 	return b.Commit(ctx)
 }
 
-// startOver makes a tree the first commit of a new generation.
-func (c *compute) startOver(ctx context.Context, s workbench.Session, made workspace.Committed) error {
-	head, _, err := c.e.o.Store.HeadCommit(ctx, s.ID)
+// startOver begins a new generation whose workspace is the tree, and ends the
+// sandbox of the old one.
+func (c *compute) startOver(ctx context.Context, p workbench.Principal, s workbench.Session, made workspace.Committed) error {
+	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: s.ID, TenantID: s.TenantID,
+		RunIDs: []string{}, Exclusive: true, CreatedAt: c.e.now()})
+	s, commit, err := c.e.o.Store.StartOver(ctx, p, s.ID, c.epoch, commit, made.Refs)
 	if err != nil {
 		return err
 	}
-	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: s.ID, TenantID: s.TenantID,
-		ParentID: head.ID, Generation: s.Generation, RunIDs: []string{}, Exclusive: true, CreatedAt: c.e.now()})
-	if commit, err = c.e.o.Store.CreateCommit(ctx, commit, c.epoch, made.Refs); err != nil {
-		return err
-	}
+	c.drop(ctx)
 	c.tree, c.head, c.generation, c.lost = made.Tree, commit.ID, s.Generation, false
 	return nil
 }

@@ -167,13 +167,11 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 	if err != nil {
 		return workbench.Session{}, err
 	}
-	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+	// What follows happens whole, also when the caller has left meanwhile.
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), 2*killWithin)
 	defer done()
-	if s, err = e.o.Store.BumpGeneration(ctx, p, id, c.epoch, true); err != nil {
-		return workbench.Session{}, err
-	}
-	c.drop(ctx)
-	if err := c.startOver(ctx, s, made); err != nil {
+	if err := c.startOver(ctx, p, s, made); err != nil {
+		c.gaveUp(ctx, err)
 		return workbench.Session{}, err
 	}
 	return e.session(ctx, p, id)

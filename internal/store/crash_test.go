@@ -36,9 +36,10 @@ var crashStates = []struct {
 	{"commit_artifact", "1", state{session: "active", lease: "eng", run: "running", log: "123", artifact: "ready"}},
 	{"settle", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_1"}},
 	{"create_commit", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_2"}},
-	{"admit", "2", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_2", queued: "queued"}},
-	{"cancel", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_2", queued: "cancelled"}},
-	{"end_session", "1", state{session: "closed", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_2", queued: "cancelled"}},
+	{"start_over", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3"}},
+	{"admit", "2", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "queued"}},
+	{"cancel", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled"}},
+	{"end_session", "1", state{session: "closed", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled"}},
 }
 
 // A process killed at any write has done it whole or not at all, and what was

@@ -276,29 +276,62 @@ func (db *DB) BumpGeneration(ctx context.Context, p workbench.Principal, session
 	var s workbench.Session
 	err := db.write(ctx, "bump_generation", func(t *tx) error {
 		var err error
-		if s, err = t.lockSession(p, sessionID); err != nil {
-			return err
-		}
-		if s.LeaseEpoch != epoch {
-			return fenced()
-		}
-		if err := open(s); err != nil {
-			return err
-		}
-		if requireIdle {
-			n, err := t.unfinished(s.ID)
-			if err != nil {
-				return err
-			}
-			if n > 0 {
-				return runsActive(n)
-			}
-		}
-		s.Generation++
-		t.notify(SessionTopic(s.ID))
-		_, err = t.exec("UPDATE sessions SET generation = $2 WHERE id = $1", s.ID, s.Generation)
+		s, err = t.bump(p, sessionID, epoch, requireIdle)
 		return err
 	})
+	return s, err
+}
+
+// StartOver begins a new incarnation of an idle session's compute whose
+// workspace is the commit, whatever the head was: both or neither. refs are as
+// in Settlement.
+//
+// Errors: those of BumpGeneration, and conflict for a blob that was never
+// noted.
+func (db *DB) StartOver(ctx context.Context, p workbench.Principal, sessionID string, epoch int64, c workbench.Commit, refs []string) (workbench.Session, workbench.Commit, error) {
+	var s workbench.Session
+	var made workbench.Commit
+	err := db.write(ctx, "start_over", func(t *tx) error {
+		var err error
+		if s, err = t.bump(p, sessionID, epoch, true); err != nil {
+			return err
+		}
+		h, err := t.lockFenced(s.ID, epoch, s.Generation)
+		if err != nil {
+			return err
+		}
+		first := c
+		first.ParentID = h.headCommit
+		made, err = t.insertCommit(h, first, refs)
+		return err
+	})
+	return s, made, err
+}
+
+// bump raises the generation of a session that p may change.
+func (t *tx) bump(p workbench.Principal, sessionID string, epoch int64, requireIdle bool) (workbench.Session, error) {
+	s, err := t.lockSession(p, sessionID)
+	if err != nil {
+		return s, err
+	}
+	if s.LeaseEpoch != epoch {
+		return s, fenced()
+	}
+	if err := open(s); err != nil {
+		return s, err
+	}
+	if requireIdle {
+		n, err := t.unfinished(s.ID)
+		if err != nil {
+			return s, err
+		}
+		if n > 0 {
+			return s, runsActive(n)
+		}
+	}
+	s.Generation++
+	t.notify(SessionTopic(s.ID))
+	_, err = t.exec("UPDATE sessions SET generation = $2 WHERE id = $1", s.ID, s.Generation)
 	return s, err
 }
 

@@ -103,6 +103,10 @@ func moves(db *store.DB, p workbench.Principal) []move {
 			_, err := db.CreateCommit(ctx, workbench.Commit{ID: "cmt_2", SessionID: session, ParentID: "cmt_1", Generation: 1, Root: "r2", ManifestID: "blob", CreatedAt: now}, 1, nil)
 			return err
 		}},
+		{"start_over", func(ctx context.Context) error {
+			_, _, err := db.StartOver(ctx, p, session, 1, workbench.Commit{ID: "cmt_3", Root: "r3", ManifestID: "blob", CreatedAt: now}, nil)
+			return err
+		}},
 		{"admit again", func(ctx context.Context) error { return admit(ctx, queued) }},
 		{"cancel", func(ctx context.Context) error {
 			_, err := db.RequestCancel(ctx, p, queued, workbench.ReasonCancelled, now)
