@@ -21,7 +21,12 @@ type capacity struct {
 	changed chan struct{} // closed and replaced whenever a place may have come free
 	max     int
 	live    int
-	idle    []*compute // least recently used first; each may be evicted
+	idle    []victim // least recently used first; each may be evicted
+}
+
+// victim is a sandbox that may make room; evict reports whether it did.
+type victim interface {
+	evict(ctx context.Context) bool
 }
 
 func newCapacity(n int) *capacity {
@@ -37,12 +42,12 @@ func (k *capacity) take(ctx context.Context) error {
 			k.mu.Unlock()
 			return nil
 		}
-		idle := append([]*compute(nil), k.idle...)
+		idle := append([]victim(nil), k.idle...)
 		changed := k.changed
 		k.mu.Unlock()
 		// A victim leaves the list when it is dropped or becomes busy. One whose
 		// lock is held is about to do either, or has just been marked idle.
-		if slices.ContainsFunc(idle, func(c *compute) bool { return c.evict(ctx) }) {
+		if slices.ContainsFunc(idle, func(v victim) bool { return v.evict(ctx) }) {
 			continue
 		}
 		select {
@@ -64,24 +69,24 @@ func (k *capacity) give() {
 }
 
 // markIdle makes a sandbox the last candidate for eviction.
-func (k *capacity) markIdle(c *compute) {
+func (k *capacity) markIdle(v victim) {
 	k.mu.Lock()
-	k.removeLocked(c)
-	k.idle = append(k.idle, c)
+	k.removeLocked(v)
+	k.idle = append(k.idle, v)
 	k.signal()
 	k.mu.Unlock()
 }
 
 // markBusy takes a sandbox off the candidates.
-func (k *capacity) markBusy(c *compute) {
+func (k *capacity) markBusy(v victim) {
 	k.mu.Lock()
-	k.removeLocked(c)
+	k.removeLocked(v)
 	k.mu.Unlock()
 }
 
-func (k *capacity) removeLocked(c *compute) {
+func (k *capacity) removeLocked(v victim) {
 	for i, other := range k.idle {
-		if other == c {
+		if other == v {
 			k.idle = append(k.idle[:i:i], k.idle[i+1:]...)
 			return
 		}

@@ -1,0 +1,26 @@
+package engine
+
+import "context"
+
+// Capacity is the bound on live sandboxes.
+type Capacity struct{ k *capacity }
+
+// NewCapacity has n places.
+func NewCapacity(n int) Capacity { return Capacity{newCapacity(n)} }
+
+// Take waits for a place.
+func (c Capacity) Take(ctx context.Context) error { return c.k.take(ctx) }
+
+// Give returns a place.
+func (c Capacity) Give() { c.k.give() }
+
+// MarkIdle offers a sandbox for eviction.
+func (c Capacity) MarkIdle(v *Victim) { c.k.markIdle(v) }
+
+// MarkBusy takes the offer back.
+func (c Capacity) MarkBusy(v *Victim) { c.k.markBusy(v) }
+
+// Victim is an idle sandbox.
+type Victim struct{ Evict func() bool }
+
+func (v *Victim) evict(context.Context) bool { return v.Evict() }
