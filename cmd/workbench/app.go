@@ -41,7 +41,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetArgs(args)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	return a.report(root.ExecuteContext(ctx))
+	return a.report(root.ExecuteContextC(ctx))
 }
 
 func (a *app) rootCommand() *cobra.Command {
@@ -97,8 +97,9 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// report tells the person what went wrong and returns the exit status.
-func (a *app) report(err error) int {
+// report tells the person what went wrong, in the words of the command c, and
+// returns the exit status.
+func (a *app) report(c *cobra.Command, err error) int {
 	if err == nil {
 		return 0
 	}
@@ -111,6 +112,7 @@ func (a *app) report(err error) int {
 		fmt.Fprintf(a.err, "workbench: %s\n", terminal.Line(err.Error()))
 		return workbench.ExitFailure
 	}
+	coded = translate(c, coded)
 	var answer *sdk.Error
 	requestID := ""
 	if errors.As(err, &answer) {

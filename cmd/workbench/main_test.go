@@ -124,14 +124,14 @@ func TestErrorsAreTold(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var stderr bytes.Buffer
 			a := &app{err: &stderr}
-			if status := a.report(tc.err); status != tc.status || stderr.String() != tc.stderr {
+			if status := a.report(nil, tc.err); status != tc.status || stderr.String() != tc.stderr {
 				t.Errorf("status %d, want %d; stderr %q, want %q", status, tc.status, stderr.String(), tc.stderr)
 			}
 		})
 	}
 	var stderr bytes.Buffer
 	a := &app{err: &stderr, json: true}
-	a.report(served)
+	a.report(nil, served)
 	var told struct {
 		Error struct {
 			Code, RequestID string

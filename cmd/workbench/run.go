@@ -150,15 +150,18 @@ func (a *app) readText(file, what string) (string, error) {
 }
 
 // input is a local file for the workspace.
-type input struct{ file, path string }
+type input struct {
+	arg        string // as it was given
+	file, path string
+}
 
 func (f runFlags) inputs() ([]input, error) {
 	var all []input
 	for _, arg := range f.files {
-		in := input{file: arg, path: filepath.Base(arg)}
+		in := input{arg: arg, file: arg, path: filepath.Base(arg)}
 		if _, err := os.Stat(arg); err != nil {
 			if i := strings.LastIndex(arg, "="); i > 0 {
-				in = input{file: arg[:i], path: arg[i+1:]}
+				in = input{arg: arg, file: arg[:i], path: arg[i+1:]}
 			}
 		}
 		st, err := os.Stat(in.file)
@@ -170,6 +173,12 @@ func (f runFlags) inputs() ([]input, error) {
 		}
 		if in.path, err = workbench.CleanPath("file", in.path); err != nil {
 			return nil, err
+		}
+		for _, other := range all {
+			if other.path == in.path {
+				return nil, workbench.E(workbench.CodePathConflict, "--file %s and --file %s would be at the same path: %s", other.arg, arg, in.path).WithField("file").
+					WithHint("give one of them another path: --file %s=PATH", in.file)
+			}
 		}
 		all = append(all, in)
 	}

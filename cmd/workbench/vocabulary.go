@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// vocabularies say what the fields of the server's requests are called on the
+// command line, by command. What is in none of them is said as it came.
+var vocabularies = map[string]map[string]string{
+	"workbench run": {
+		"timeoutMs": "--timeout", "ttlMs": "--timeout", "size": "--size", "image": "--image", "language": "--language", "code": "FILE", "stdin": "--stdin",
+		"env": "--env", "args": "ARGUMENTS", "keep": "--keep", "artifactIds": "--file", "sessionId": "--session", "file": "--file", "name": "--file", "path": "--file", "out": "--out",
+	},
+	"workbench session create": {
+		"kind": "--kind", "agent": "--agent", "labels": "--label", "limits": "--set-limit", "size": "--size", "image": "--image", "ttlMs": "--ttl",
+	},
+	"workbench session configure": {
+		"agent": "--agent", "labels": "--label", "limits": "--set-limit", "expectedCurrentVersion": "--expected-revision",
+	},
+	"workbench session restart": {"artifactIds": "--artifact", "cancelActive": "--cancel-active"},
+	"workbench session list":    {"state": "--state", "label": "--label"},
+	"workbench artifact upload": {"name": "--name", "path": "--path", "Content-Type": "--type"},
+	"workbench runs list":       {"status": "--status"},
+	"workbench runs output":     {"stream": "--stream", "offset": "--offset"},
+	"workbench runs events":     {"after": "--after"},
+	"workbench key create": {
+		"kind": "--kind", "name": "--name", "tenant": "--tenant", "user": "--user", "tenants": "--tenants", "scopes": "--scope", "sessionId": "--session",
+		"contents": "--contents", "expiresAt": "--ttl",
+	},
+}
+
+// anywhere are the names that mean the same to every command.
+var anywhere = map[string]string{
+	"limit": "--limit", "cursor": "--cursor", "server": "--server", "Workbench-Tenant": "--tenant", "Workbench-End-User": "--end-user", "Workbench-Group": "--group",
+}
+
+// advice are the server's hints that speak of requests, and what to do about
+// the same on the command line. FLAG is the one for files, HELP the command.
+var advice = []struct{ said, means string }{
+	{"GET /v1/workbench/runtime-tiers", "workbench sizes"},
+	{"POST /v1/workbench/keys", "workbench key create"},
+	{`{"id": …, "path": …}`, "FLAG=PATH"},
+	{"restart with cancelActive: true", "use workbench session restart --cancel-active"},
+	{"send nextCursor of the previous page unchanged, or leave cursor out to start again", "give --cursor as the page before printed it, or leave it out to start again"},
+	{"use the nextOffset of the page before, or encoding=base64", "begin a byte or two earlier, at the first byte of the character"},
+	{"use the nextOffset of the page before", "leave --offset out to begin at the first byte"},
+	{"upload it as a file, select it, and run a short program that starts it", "give it with --file, and run a short program that starts it"},
+	{"upload it as a file and select it", "give it with --file, and open it in the program"},
+	{"upload big inputs as retained files and select them by id", "give large data with --file"},
+	{"send Authorization: Bearer wbk_… with a key that is neither revoked nor expired", "check the key in the file that --key-file names, or in WORKBENCH_KEY: it must be whole, and neither revoked nor expired"},
+	{"read the session again and decide anew", "workbench session show tells the current revision"},
+	{"send a relative path inside the workspace", "give a relative path inside the workspace"},
+	{"send the program to run", "give a program that is not empty"},
+	{"see /openapi.json for its form", "HELP --help"}, {"see /openapi.json for its fields", "HELP --help"}, {"see /openapi.json for its type", "HELP --help"}, {"see /openapi.json", "HELP --help"},
+	{"the header ", ""},
+}
+
+// translate puts an error about a request into the words of the command line
+// that made it: flags for fields, commands for routes, durations for
+// milliseconds. c may be nil.
+func translate(c *cobra.Command, e *workbench.Error) *workbench.Error {
+	if c == nil {
+		return e
+	}
+	t := translator{c: c, own: vocabularies[c.CommandPath()]}
+	out := *e
+	flag, known := t.flag(e.Field)
+	out.Detail, out.Hint = e.Detail, e.Hint
+	if known {
+		if rest, ok := strings.CutPrefix(out.Detail, e.Field+" "); ok {
+			out.Detail = flag + " " + t.durations(e.Field, rest)
+		}
+		out.Hint = strings.ReplaceAll(out.Hint, "leave "+e.Field+" out", "leave "+flag+" out")
+		out.Hint = strings.ReplaceAll(out.Hint, "correct "+e.Field+" ", "correct "+flag+" ")
+		out.Hint = strings.ReplaceAll(out.Hint, " and send the request again", " and try again")
+	}
+	for _, a := range advice {
+		means := strings.NewReplacer("FLAG", t.own["artifactIds"]+" NAME", "HELP", c.CommandPath()).Replace(a.means)
+		out.Detail = strings.ReplaceAll(out.Detail, a.said, means)
+		out.Hint = strings.ReplaceAll(out.Hint, a.said, means)
+	}
+	out.Detail, out.Hint = t.words(out.Detail), t.words(out.Hint)
+	if known && strings.HasPrefix(out.Hint, "send ") {
+		out.Hint = "give " + strings.TrimPrefix(out.Hint, "send ")
+	}
+	return &out
+}
+
+type translator struct {
+	c   *cobra.Command
+	own map[string]string
+}
+
+// fieldWord is a word of a text that can only be a field's name: with a capital
+// inside, an index or a dot; or a header's.
+var fieldWord = regexp.MustCompile(`\b(?:Workbench-[A-Z][A-Za-z-]*|[a-z]+[A-Z][A-Za-z]*(?:\[\d+\])?(?:\.[A-Za-z]+)*|[a-z]+\[\d+\](?:\.[A-Za-z]+)*|limits\.[A-Za-z]+)`)
+
+func (t translator) words(s string) string {
+	return fieldWord.ReplaceAllStringFunc(s, func(word string) string {
+		if flag, ok := t.flag(word); ok {
+			return flag
+		}
+		return word
+	})
+}
+
+var indexed = regexp.MustCompile(`^([A-Za-z]+)\[(\d+)\]`)
+
+// flag is what a field is called, with the value given if it is one of several.
+func (t translator) flag(field string) (string, bool) {
+	if name, ok := strings.CutPrefix(field, "limits."); ok && t.own["limits"] != "" {
+		return t.own["limits"] + " " + name, true
+	}
+	index := -1
+	if m := indexed.FindStringSubmatch(field); m != nil {
+		field = m[1]
+		index, _ = strconv.Atoi(m[2]) // digits; too many of them are none of the flag's values
+	}
+	field, _, _ = strings.Cut(field, ".")
+	flag, ok := t.own[field]
+	if !ok {
+		if flag, ok = anywhere[field]; !ok {
+			return "", false
+		}
+	}
+	if index < 0 {
+		return flag, true
+	}
+	if f := t.c.Flags().Lookup(strings.TrimPrefix(flag, "--")); f != nil {
+		if values, ok := f.Value.(pflag.SliceValue); ok && index < len(values.GetSlice()) {
+			return flag + " " + values.GetSlice()[index], true
+		}
+	}
+	return fmt.Sprintf("%s (number %d)", flag, index+1), true
+}
+
+var wholeNumber = regexp.MustCompile(`\b\d+\b`)
+
+// durations writes the numbers of a text about a field in milliseconds as the
+// flag takes them.
+func (t translator) durations(field, s string) string {
+	if !strings.HasSuffix(field, "Ms") || strings.Contains(field, ".") {
+		return s
+	}
+	return wholeNumber.ReplaceAllStringFunc(s, func(digits string) string {
+		ms, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil {
+			return digits
+		}
+		return short(time.Duration(ms) * time.Millisecond)
+	})
+}
+
+// short is a duration without the parts that are nought: 3m, not 3m0s.
+func short(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/api"
+)
+
+// command is the command of a line, with its flags read and nothing run.
+func command(t *testing.T, line ...string) *cobra.Command {
+	t.Helper()
+	hermetic(t)
+	root := (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).rootCommand()
+	c, rest, err := root.Find(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.ParseFlags(rest); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestErrorsSpeakOfFlags(t *testing.T) {
+	for _, tc := range []struct {
+		name         string
+		line         []string
+		err          *workbench.Error
+		detail, hint string
+	}{
+		{"a duration", []string{"run", "a.py"}, workbench.AsError(workbench.InRange("timeoutMs", 1, 100, 180000)),
+			"--timeout must be between 100ms and 3m", "give a value in that range, or leave --timeout out for the default"},
+		{"a longer one", []string{"session", "create"}, workbench.AsError(workbench.InRange("ttlMs", 1, 60000, 691200000)),
+			"--ttl must be between 1m and 192h", "give a value in that range, or leave --ttl out for the default"},
+		{"a limit of a session", []string{"session", "create"}, workbench.AsError(workbench.InRange("limits.timeoutMs", 1, 100, 30000)),
+			"--set-limit timeoutMs must be between 100 and 30000", "give a value in that range, or leave --set-limit timeoutMs out for the default"},
+		{"a size", []string{"run", "a.py", "--size", "giant"}, workbench.E(workbench.CodeInvalidRequest, "size must be one of standard, medium, large").WithField("size").WithHint("GET /v1/workbench/runtime-tiers lists the sizes"),
+			"--size must be one of standard, medium, large", "workbench sizes lists the sizes"},
+		{"one of several files", []string{"run", "a.py", "--file", "may.csv", "--file", "old/may.csv"},
+			workbench.E(workbench.CodePathConflict, "artifactIds[0] and artifactIds[1] would be at the same path").WithField("artifactIds[1]").WithHint(`give one of them another path: {"id": …, "path": …}`),
+			"--file may.csv and --file old/may.csv would be at the same path", "give one of them another path: --file NAME=PATH"},
+		{"a file to restore", []string{"session", "restart", "ses_x", "--artifact", "art_1"}, workbench.E(workbench.CodeInvalidRequest, "not a well-formed art id").WithField("artifactIds[0]").WithHint("correct artifactIds[0] and send the request again"),
+			"not a well-formed art id", "correct --artifact art_1 and try again"},
+		{"runs in the way", []string{"session", "configure", "ses_x"}, workbench.E(workbench.CodeRunsActive, "1 run has not ended").WithHint("wait for them, cancel them, or restart with cancelActive: true"),
+			"1 run has not ended", "wait for them, cancel them, or use workbench session restart --cancel-active"},
+		{"an identity", []string{"session", "list"}, workbench.E(workbench.CodeInvalidRequest, "an embedded key needs the header Workbench-Tenant").WithField("Workbench-Tenant").WithHint("name the tenant in Workbench-Tenant and the end user in Workbench-End-User"),
+			"an embedded key needs --tenant", "name the tenant in --tenant and the end user in --end-user"},
+		{"a key", []string{"session", "list"}, workbench.E(workbench.CodeUnauthenticated, "a valid API key is required").WithHint("send Authorization: Bearer wbk_… with a key that is neither revoked nor expired"),
+			"a valid API key is required", "check the key in the file that --key-file names, or in WORKBENCH_KEY: it must be whole, and neither revoked nor expired"},
+		{"an admin key", []string{"session", "create"}, workbench.E(workbench.CodeForbidden, "an admin key acts for nobody and cannot do this").WithHint("use a direct or an embedded key; POST /v1/workbench/keys makes one"),
+			"an admin key acts for nobody and cannot do this", "use a direct or an embedded key; workbench key create makes one"},
+		{"a program that is too long", []string{"run", "a.py"}, workbench.E(workbench.CodeLimitOutOfRange, "code is longer than 1048576 bytes").WithField("code").WithHint("upload it as a file, select it, and run a short program that starts it"),
+			"FILE is longer than 1048576 bytes", "give it with --file, and run a short program that starts it"},
+		{"ordinary words stay", []string{"run", "a.py"}, workbench.E(workbench.CodeSessionClosed, "the code, the size and the name of this session").WithHint("create a new session; retained files and receipts of this one stay readable"),
+			"the code, the size and the name of this session", "create a new session; retained files and receipts of this one stay readable"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := translate(command(t, tc.line...), tc.err)
+			if got.Detail != tc.detail || got.Hint != tc.hint {
+				t.Errorf("detail %q, want %q\nhint %q, want %q", got.Detail, tc.detail, got.Hint, tc.hint)
+			}
+		})
+	}
+}
+
+// TestVocabulariesNameFlags: every flag that is named exists, and every field
+// that a command can send has a name.
+func TestVocabulariesNameFlags(t *testing.T) {
+	for path, words := range vocabularies {
+		c := command(t, strings.Fields(path)[1:]...)
+		if c.CommandPath() != path {
+			t.Errorf("there is no command %q", path)
+			continue
+		}
+		for field, flag := range words {
+			if name, ok := strings.CutPrefix(flag, "--"); ok && c.Flags().Lookup(name) == nil && c.InheritedFlags().Lookup(name) == nil {
+				t.Errorf("%s: %s stands for %s, which the command does not have", path, flag, field)
+			}
+		}
+	}
+	notOffered := []string{"tools", "connections", "sandboxSize", "outputBytes", "idempotencyKey", "contextId", "background", "afterExecution", "reusableRun"}
+	for path, body := range map[string]any{
+		"workbench run": api.SubmitRunRequest{}, "workbench session create": api.CreateSessionRequest{}, "workbench session configure": api.ConfigureRequest{},
+		"workbench session restart": api.RestartRequest{}, "workbench key create": api.CreateKeyRequest{},
+	} {
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(body)) {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name != "" && vocabularies[path][name] == "" && !strings.Contains(strings.Join(notOffered, " "), name) {
+				t.Errorf("%s: the field %s has no name on the command line", path, name)
+			}
+		}
+	}
+}
