@@ -168,6 +168,9 @@ func (x *execution) carry(ctx context.Context) error {
 	begun()
 	if err != nil && refused(err) {
 		x.e.log.Warn("the guest refused a run", "run", x.run.ID, "err", err)
+		if !workbench.HasCode(err, workbench.CodeLanguageUnknown) {
+			x.c.drop(ctx) // it would refuse the next one too
+		}
 		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonInfrastructure,
 			workbench.AsError(err).Detail+"; no byte of the code ran, so it is safe to submit again")
 	}

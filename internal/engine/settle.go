@@ -102,10 +102,10 @@ func (x *execution) settle(ctx context.Context) error {
 		x.c.drop(ctx)
 	} else {
 		keeping, kept := x.within(ctx, startWithin)
-		x.keepGlobs(keeping, made.Tree)
+		lied := x.keepGlobs(keeping, made.Tree)
 		late := keeping.Err() != nil
-		if kept(); late {
-			x.c.drop(ctx) // it did not give in time what it had just named
+		if kept(); late || lied {
+			x.c.drop(ctx) // it did not give, or not in time, what it had just named
 		}
 	}
 	x.outcome()
@@ -258,10 +258,11 @@ func (x *execution) streamInfo(ctx context.Context, stream workbench.Stream, tot
 	return info
 }
 
-// keepGlobs keeps the files that the submission named.
-func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) {
+// keepGlobs keeps the files that the submission named. It reports whether the
+// sandbox gave something else than it had committed.
+func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) (lied bool) {
 	if len(x.spec.Keep) == 0 {
-		return
+		return false
 	}
 	tree.Files(func(entry workspace.Entry) bool {
 		matches := slices.ContainsFunc(x.spec.Keep, func(glob string) bool {
@@ -275,11 +276,13 @@ func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) {
 			if workbench.HasCode(err, workbench.CodeQuotaExceeded) || workbench.HasCode(err, workbench.CodeFileTooLarge) {
 				x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
 			}
+			lied = lied || workbench.HasCode(err, workbench.CodeGuestProtocol)
 			x.notice(workbench.NoticeKeepFailed, shortened(entry.Path)+": "+workbench.AsError(err).Detail)
 			return len(x.run.Notices) < 20
 		}
 		return true
 	})
+	return lied
 }
 
 // keepFromSandbox keeps a file as the sandbox has it: nothing runs there any
