@@ -24,6 +24,7 @@ import (
 type world struct {
 	t      *testing.T
 	dir    string
+	args   []string // further ones for the server
 	port   string
 	key    string // a direct key
 	mu     sync.Mutex
@@ -32,10 +33,18 @@ type world struct {
 	starts int // of the server, in all
 	deaths int // at a failpoint on the way up
 
-	keys     map[string]string           // idempotency key → run id, as first answered
-	runs     map[string]workbench.Status // accepted runs, with the terminal status a client saw
-	prefixes map[string]string           // stdout a client saw so far
-	files    map[string]string           // artifact id → sha256 of the bytes a client sent or read
+	runs    map[string]*known // accepted runs, by id
+	files   map[string]string // artifact id → sha256 of the bytes a client sent or read
+	history *history
+	noted   int // lines of the oracle that are in the history
+}
+
+// known is what clients know of a run.
+type known struct {
+	key, session string
+	last         workbench.Run
+	stdout       string // seen so far
+	checked      bool
 }
 
 var (
@@ -70,14 +79,25 @@ func mustWorld(t *testing.T) *world {
 	return mustWorldAt(t, "")
 }
 
-// mustWorldAt is a world whose very first server has the failpoints.
-func mustWorldAt(t *testing.T, failpoints string) *world {
+// mustWorldAt is a world whose very first server has the failpoints, and args.
+func mustWorldAt(t *testing.T, failpoints string, args ...string) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), keys: map[string]string{}, runs: map[string]workbench.Status{},
-		prefixes: map[string]string{}, files: map[string]string{}}
+	w := &world{t: t, dir: t.TempDir(), args: args, runs: map[string]*known{}, files: map[string]string{}, history: newHistory()}
+	w.mustMarksFolder()
 	w.mustStart(failpoints)
 	t.Cleanup(w.stop)
 	return w
+}
+
+// mustMarksFolder makes the folder that programs leave their marks in, open to
+// the ids that sandboxes are mapped to.
+func (w *world) mustMarksFolder() {
+	w.t.Helper()
+	marks := filepath.Join(w.dir, "marks")
+	err := errors.Join(os.Mkdir(marks, 0o700), os.Chmod(marks, 0o777), os.Chmod(filepath.Dir(w.dir), 0o711)) //nolint:gosec // strangers write here
+	if err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // mustKey makes the clients' key, while the server may die under it.
@@ -144,8 +164,9 @@ func (w *world) start(failpoints string) error {
 		images = "/var/lib/workbench/images" // where make setup puts them
 	}
 	cmd := exec.Command(bin, "-listen", listen, "-ready", ready, "-admin", filepath.Join(w.dir, "admin"),
-		"-oracle", filepath.Join(w.dir, "oracle"), "-data", filepath.Join(w.dir, "data"), "-images", images, "-image", "minimal",
+		"-oracle", filepath.Join(w.dir, "oracle"), "-marks", filepath.Join(w.dir, "marks"), "-data", filepath.Join(w.dir, "data"), "-images", images, "-image", "minimal",
 		"-runsc", filepath.Join(root, "bin", "runsc"), "-guest", filepath.Join(root, "bin", "guest"))
+	cmd.Args = append(cmd.Args, w.args...)
 	cmd.Env = append(os.Environ(), "WORKBENCH_FAILPOINTS="+failpoints, "WORKBENCH_FAILPOINT_LOG="+filepath.Join(w.dir, "failpoints"))
 	cmd.Stderr, cmd.Stdout = log, log
 	if err := cmd.Start(); err != nil {
@@ -251,60 +272,72 @@ func again[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	}
 }
 
-// submit submits until there is an answer, and notes it: one key, one run.
+// noMark is how a program ends that cannot leave its mark.
+const noMark = 97
+
+// marking makes a program leave its key on the host before anything else, in a
+// file of its own: appends to one file from two gVisor sandboxes can overwrite
+// each other.
+func marking(key, code string) string {
+	return fmt.Sprintf(`m=$(mktemp /opt/workbench/packages/XXXXXXXXXX) && echo %s >>"$m" && sync "$m" || exit %d; %s`, key, noMark, code)
+}
+
+// submit submits until there is an answer.
 func (w *world) submit(ctx context.Context, c *sdk.Client, session, key, code string, selected ...string) (string, error) {
 	var artifacts []workbench.ArtifactSelect
 	for _, id := range selected {
 		artifacts = append(artifacts, workbench.ArtifactSelect{ID: id})
 	}
 	got, err := again(ctx, func() (sdk.Submitted, error) {
-		return c.CreateSessionRun(ctx, session, sdk.CreateRun{Language: workbench.Bash, Code: code, IdempotencyKey: key, Artifacts: artifacts})
+		began := time.Now().UnixNano()
+		got, err := c.CreateSessionRun(ctx, session, sdk.CreateRun{Language: workbench.Bash, Code: marking(key, code), IdempotencyKey: key, Artifacts: artifacts})
+		w.history.submission(session, key, code, began, got, err)
+		return got, err
 	})
 	if err != nil {
 		return "", err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if before, ok := w.keys[key]; ok && before != got.ID {
-		w.t.Errorf("P2: key %s gave %s, then %s", key, before, got.ID)
-	}
-	w.keys[key] = got.ID
-	if _, ok := w.runs[got.ID]; !ok {
-		w.runs[got.ID] = ""
+	if w.runs[got.ID] == nil {
+		w.runs[got.ID] = &known{key: key, session: session, last: got.Run}
 	}
 	return got.ID, nil
 }
 
-// wait waits for a run's end and notes it: terminal is final, output a prefix.
+// wait waits for a run's end.
 func (w *world) wait(ctx context.Context, c *sdk.Client, run string) (workbench.Receipt, error) {
-	r, err := again(ctx, func() (workbench.Receipt, error) {
+	return again(ctx, func() (workbench.Receipt, error) {
+		began := time.Now().UnixNano()
 		r, err := c.GetRun(ctx, run, 5*time.Second)
-		if err == nil && !r.Status.Terminal() {
-			w.saw(r)
+		if err != nil {
+			return r, err
+		}
+		w.saw(r)
+		w.history.look(r.SessionID, r.IdempotencyKey, stageOf(r.Run), began, time.Now().UnixNano())
+		if !r.Status.Terminal() {
 			return r, errors.New("not yet")
 		}
-		return r, err
+		return r, nil
 	})
-	if err == nil {
-		w.saw(r)
-	}
-	return r, err
 }
 
+// saw notes a receipt: terminal is final, output a prefix.
 func (w *world) saw(r workbench.Receipt) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	known := w.runs[r.ID]
 	if r.Stdout != nil {
-		if !strings.HasPrefix(*r.Stdout, w.prefixes[r.ID]) {
-			w.t.Errorf("P8: output of %s was %q and is now %q", r.ID, w.prefixes[r.ID], *r.Stdout)
+		if !strings.HasPrefix(*r.Stdout, known.stdout) {
+			w.t.Errorf("P8: output of %s was %q and is now %q", r.ID, known.stdout, *r.Stdout)
 		}
-		w.prefixes[r.ID] = *r.Stdout
+		known.stdout = *r.Stdout
 	}
-	if before := w.runs[r.ID]; before != "" && before != r.Status {
+	if before := known.last.Status; before.Terminal() && before != r.Status {
 		w.t.Errorf("P4: %s was %s and is now %s", r.ID, before, r.Status)
 	}
-	if r.Status.Terminal() {
-		w.runs[r.ID] = r.Status
+	if !known.last.Status.Terminal() {
+		known.last = r.Run
 	}
 }
 

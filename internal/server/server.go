@@ -46,6 +46,8 @@ type Options struct {
 
 	// WrapDriver, in tests, puts something between the engine and the driver.
 	WrapDriver func(sandbox.Driver) sandbox.Driver
+	// Weaken, in tests, changes how sandboxes are made.
+	Weaken *oci.Weakening
 }
 
 // Server is a whole, running Workbench without a listener.
@@ -121,7 +123,7 @@ func (s *Server) driver() (sandbox.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := oci.Open(oci.Options{Kind: kind, Instance: s.data.instance, Binary: binary, Guest: guest, Log: s.o.Log})
+	d, err := oci.Open(oci.Options{Kind: kind, Instance: s.data.instance, Binary: binary, Guest: guest, Weaken: s.o.Weaken, Log: s.o.Log})
 	if err != nil {
 		return nil, err
 	}

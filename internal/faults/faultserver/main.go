@@ -1,22 +1,20 @@
-// Command faultserver is a whole server with an oracle between engine and
-// driver, for the crash tests: it writes the id of every step to a synced file
-// before it forwards the step's code to a sandbox. It is built with the tag
-// failpoint, by the tests alone.
+// Command faultserver is a whole server with two oracles of what was started,
+// for the crash tests: between engine and driver it writes the id of every step
+// to a synced file before it forwards the step's code to a sandbox, and it
+// mounts a folder of the host into every sandbox, in which programs leave marks
+// themselves. It is built with the tag failpoint, by the tests alone.
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
@@ -37,6 +35,8 @@ func run() error {
 	ready := flag.String("ready", "", "file that gets the address once the server answers")
 	admin := flag.String("admin", "", "file that gets the first admin key")
 	oracle := flag.String("oracle", "", "file that gets the id of every step before its code leaves")
+	marks := flag.String("marks", "", "folder that programs see at "+marksInside)
+	twice := flag.Bool("twice", false, "start every step twice, to show that the oracles notice")
 	flag.StringVar(&o.DataDir, "data", "", "data directory")
 	flag.StringVar(&o.Database, "database", "", "database")
 	flag.StringVar(&o.Images, "images", "", "images")
@@ -47,7 +47,16 @@ func run() error {
 	flag.StringVar(&o.DefaultImage, "image", "", "default image")
 	flag.Parse()
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	o.WrapDriver = func(d sandbox.Driver) sandbox.Driver { return &witness{Driver: d, file: *oracle} }
+	o.WrapDriver = func(d sandbox.Driver) sandbox.Driver {
+		d = &witness{Driver: d, file: *oracle}
+		if *twice {
+			d = &doubling{d}
+		}
+		return d
+	}
+	if *marks != "" {
+		o.Weaken = mountMarks(*marks)
+	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -98,72 +107,4 @@ func keepAdminKey(ctx context.Context, s *server.Server, file string) error {
 		return err
 	}
 	return os.Rename(file+".tmp", file)
-}
-
-// witness wraps a driver so that no step's code leaves unrecorded.
-type witness struct {
-	sandbox.Driver
-	file string
-}
-
-// Start implements sandbox.Driver.
-func (w *witness) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbox, error) {
-	box, err := w.Driver.Start(ctx, class)
-	if err != nil {
-		return nil, err
-	}
-	return &witnessed{Sandbox: box, stream: &watchedStream{ReadWriteCloser: box.Stream(), file: w.file}}, nil
-}
-
-type witnessed struct {
-	sandbox.Sandbox
-	stream io.ReadWriteCloser
-}
-
-// Stream implements sandbox.Sandbox.
-func (w *witnessed) Stream() io.ReadWriteCloser { return w.stream }
-
-// watchedStream records the id in every exec request before the request is
-// written.
-type watchedStream struct {
-	io.ReadWriteCloser
-	file string
-	mu   sync.Mutex
-	tail []byte // the end of what was written, for a request cut by two writes
-}
-
-var (
-	execRequest = []byte(`"op":"exec","body":{"id":"`)
-	idLength    = len("run_") + 26
-)
-
-// Write implements io.Writer.
-func (s *watchedStream) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	seen := append(s.tail, p...)
-	for {
-		at := bytes.Index(seen, execRequest)
-		if at < 0 || len(seen) < at+len(execRequest)+idLength {
-			break
-		}
-		id := seen[at+len(execRequest):][:idLength]
-		if err := record(s.file, id); err != nil {
-			s.mu.Unlock()
-			return 0, err
-		}
-		seen = seen[at+len(execRequest)+idLength:]
-	}
-	keep := min(len(seen), len(execRequest)+idLength-1)
-	s.tail = bytes.Clone(seen[len(seen)-keep:])
-	s.mu.Unlock()
-	return s.ReadWriteCloser.Write(p)
-}
-
-func record(file string, id []byte) error {
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(bytes.Clone(id), '\n'))
-	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -6,9 +6,10 @@ import (
 	"github.com/workbenchdev/workbench/internal/sandbox/cgroup"
 )
 
-// Weakening breaks sandboxes on purpose. It is for package verify alone, which
-// shows with it that its checks notice a broken sandbox; no setting of the
-// server leads here.
+// Weakening breaks sandboxes on purpose. It is for package verify, which shows
+// with it that its checks notice a broken sandbox, and for the crash tests,
+// whose programs leave marks on the host; no setting of the command line leads
+// here.
 type Weakening struct {
 	// Bound holds all sandboxes of the driver together, so that a broken one
 	// does the host no harm. It is required.

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/workbenchdev/workbench/internal/sandbox"
+)
+
+// witness wraps a driver so that no step's code leaves unrecorded.
+type witness struct {
+	sandbox.Driver
+	file string
+}
+
+// Start implements sandbox.Driver.
+func (w *witness) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbox, error) {
+	box, err := w.Driver.Start(ctx, class)
+	if err != nil {
+		return nil, err
+	}
+	return &witnessed{Sandbox: box, stream: &watchedStream{ReadWriteCloser: box.Stream(), file: w.file}}, nil
+}
+
+type witnessed struct {
+	sandbox.Sandbox
+	stream io.ReadWriteCloser
+}
+
+// Stream implements sandbox.Sandbox.
+func (w *witnessed) Stream() io.ReadWriteCloser { return w.stream }
+
+// watchedStream records the id in every exec request before the request is
+// written.
+type watchedStream struct {
+	io.ReadWriteCloser
+	file string
+	mu   sync.Mutex
+	tail []byte // the end of what was written, for a request cut by two writes
+}
+
+var (
+	execRequest = []byte(`"op":"exec","body":{"id":"`)
+	idLength    = len("run_") + 26
+)
+
+// Write implements io.Writer.
+func (s *watchedStream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	seen := append(s.tail, p...)
+	for {
+		at := bytes.Index(seen, execRequest)
+		if at < 0 || len(seen) < at+len(execRequest)+idLength {
+			break
+		}
+		id := seen[at+len(execRequest):][:idLength]
+		if err := record(s.file, id); err != nil {
+			s.mu.Unlock()
+			return 0, err
+		}
+		seen = seen[at+len(execRequest)+idLength:]
+	}
+	keep := min(len(seen), len(execRequest)+idLength-1)
+	s.tail = bytes.Clone(seen[len(seen)-keep:])
+	s.mu.Unlock()
+	return s.ReadWriteCloser.Write(p)
+}
+
+func record(file string, id []byte) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%s %d\n", id, time.Now().UnixNano())
+	return errors.Join(err, f.Sync(), f.Close())
+}

@@ -1,0 +1,58 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A server that starts every step twice is caught by both oracles.
+func TestOraclesCatchASecondStart(t *testing.T) {
+	w := mustWorldAt(t, "", "-twice")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w.mustKey(ctx)
+	run := w.mustRun(ctx, "double")
+	for len(w.mustMarks()) < 2 && ctx.Err() == nil { // the second start is nobody's to wait for
+		time.Sleep(10 * time.Millisecond)
+	}
+	found := w.startedTwice()
+	slices.Sort(found)
+	want := []string{
+		fmt.Sprintf("P3: %s (double) is succeeded  and was begun by its own account 2 times", run),
+		fmt.Sprintf("P3: %s (double) is succeeded  and was handed to a runtime 2 times", run),
+	}
+	if !slices.Equal(found, want) {
+		t.Errorf("the oracles say %q, want %q", found, want)
+	}
+}
+
+// A mark that a program leaves is seen on the host when the run has ended, and
+// a run that did not start left none.
+func TestOraclesAgreeOnWhatStarted(t *testing.T) {
+	w := mustWorld(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w.mustKey(ctx)
+	w.mustRun(ctx, "once")
+	if marks := w.mustMarks(); !slices.Equal(marks, []string{"once"}) {
+		t.Errorf("the marks are %q", marks)
+	}
+	if found := w.startedTwice(); found != nil {
+		t.Errorf("the oracles object: %q", found)
+	}
+	w.runs["run_lost"] = &known{key: "lost"}
+	w.runs["run_lost"].last.Status = "succeeded"
+	if found := w.startedTwice(); len(found) != 2 {
+		t.Errorf("a run that neither oracle saw succeeds: %q", found)
+	}
+	delete(w.runs, "run_lost")
+	for _, r := range w.runs { // as if the server said that it never started
+		r.last.Status, r.last.StartedAt = "cancelled", nil
+	}
+	if found := w.startedTwice(); len(found) != 2 {
+		t.Errorf("a cancelled run that both oracles saw start: %q", found)
+	}
+}
