@@ -31,6 +31,13 @@ type Options struct {
 	// Backoff is the wait before the first repetition; it doubles up to
 	// MaxBackoff and is spread at random. Default: 100 ms.
 	Backoff time.Duration
+	// Patience is how long Events and WaitForSessionRun go on asking while the
+	// server is away. Default: a minute. With negative Retries: not at all.
+	Patience time.Duration
+	// OnOutage, if set, is told when a run that is followed loses the server
+	// (with the error) and when it is back (with nil). It is called by the
+	// goroutine that follows.
+	OnOutage func(err error)
 	// UserAgent is sent along. Default: workbench-go.
 	UserAgent string
 }
@@ -76,6 +83,9 @@ func New(o Options) (*Client, error) {
 	}
 	if o.Backoff <= 0 {
 		o.Backoff = DefaultBackoff
+	}
+	if o.Patience <= 0 {
+		o.Patience = DefaultPatience
 	}
 	if o.UserAgent == "" {
 		o.UserAgent = "workbench-go"

@@ -71,20 +71,16 @@ func (e Event) Status() (s Status, ok bool) {
 // Events follows a run's log: every event after the given sequence number (0:
 // from the start), in order, each once, up to and including the terminal one.
 // A lost connection is taken up again behind the last event seen, as long as
-// the server comes back within the client's repetitions.
+// the server comes back within the client's patience.
 func (c *Client) Events(ctx context.Context, runID string, after int64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		failures := 0
+		away := outage{c: c}
 		for {
-			done, err := c.follow(ctx, runID, &after, func(e Event) bool { failures = 0; return yield(e, nil) })
+			done, err := c.follow(ctx, runID, &after, &away, func(e Event) bool { return yield(e, nil) })
 			if done {
 				return
 			}
-			if ctx.Err() != nil {
-				err = c.unreachable(ctx, ctx.Err())
-			}
-			failures++
-			if failures > c.o.Retries || !mayComeBack(err) || c.pause(ctx, failures, 0) != nil {
+			if err := away.again(ctx, err); err != nil {
 				yield(Event{}, err)
 				return
 			}
@@ -96,26 +92,21 @@ func (c *Client) Events(ctx context.Context, runID string, after int64) iter.Seq
 var errTruncated = workbench.E(workbench.CodeUnavailable, "the event stream broke off").
 	WithHint("follow the run again after the last event seen, or read its receipt")
 
-// mayComeBack reports whether asking again later may help: the connection
-// broke, or the server said that it is not able right now. Whoever follows a
-// run asks so often that a restart of the server, of about half a minute, is
-// ridden out.
-func mayComeBack(err error) bool { return workbench.HasCode(err, workbench.CodeUnavailable) }
-
 // follow reads one connection. done means that the caller has everything: the
 // terminal event came, or it asked to stop.
-func (c *Client) follow(ctx context.Context, runID string, after *int64, yield func(Event) bool) (done bool, err error) {
+func (c *Client) follow(ctx context.Context, runID string, after *int64, away *outage, yield func(Event) bool) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	header := http.Header{"Accept": {"text/event-stream"}}
 	if *after > 0 {
 		header.Set("Last-Event-ID", strconv.FormatInt(*after, 10))
 	}
-	res, err := c.do(ctx, call{method: http.MethodGet, path: "/runs/" + seg(runID) + "/events", header: header})
+	res, err := c.do(ctx, call{method: http.MethodGet, path: "/runs/" + seg(runID) + "/events", header: header, once: true})
 	if err != nil {
 		return false, err
 	}
 	defer res.Body.Close()
+	away.answered()
 	if res.StatusCode == http.StatusNoContent {
 		return true, nil // the last event seen was the terminal one
 	}
@@ -133,6 +124,7 @@ func (c *Client) follow(ctx context.Context, runID string, after *int64, yield f
 			}
 			return false, errTruncated.Caused(err)
 		}
+		away.over() // also a ping: the server is there
 		if !ok || e.Seq <= *after {
 			continue // a ping, or an event already seen
 		}

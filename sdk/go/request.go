@@ -25,12 +25,13 @@ type call struct {
 	size   int64     // of stream; -1 unknown
 	header http.Header
 	keyed  bool // the body carries an idempotency key
+	once   bool // the caller repeats it by itself
 	root   bool // path is not below apiPrefix
 }
 
 // repeatable is the whole retry rule: what is read, and what carries a key.
 func (r call) repeatable() bool {
-	if r.stream != nil {
+	if r.stream != nil || r.once {
 		return false
 	}
 	return r.method == http.MethodGet || (r.method == http.MethodPost && r.keyed)

@@ -57,33 +57,39 @@ const MaxPoll = 25 * time.Second
 // GetRun reads a run's receipt. With wait > 0 the server answers when the run
 // is terminal or the wait (at most MaxPoll) is over.
 func (c *Client) GetRun(ctx context.Context, runID string, wait time.Duration) (workbench.Receipt, error) {
+	return c.receipt(ctx, runID, wait, false)
+}
+
+func (c *Client) receipt(ctx context.Context, runID string, wait time.Duration, once bool) (workbench.Receipt, error) {
 	q := url.Values{}
 	if wait > 0 {
 		q.Set("waitMs", strconv.FormatInt(min(wait, MaxPoll).Milliseconds(), 10))
 	}
-	return get[workbench.Receipt](ctx, c, "/runs/"+seg(runID), q)
+	out, _, err := decode[workbench.Receipt](ctx, c, call{method: http.MethodGet, path: "/runs/" + seg(runID), query: q, once: once})
+	return out, err
 }
 
 // WaitForSessionRun returns the receipt of a run once it is terminal. It reads
 // only; a failed, timed out or unknown run is a receipt, not an error. It ends
-// early with ctx, or when the server does not come back.
+// early with ctx, or when the server stays away for longer than the client's
+// patience.
 func (c *Client) WaitForSessionRun(ctx context.Context, runID string) (workbench.Receipt, error) {
-	failures := 0
+	away := outage{c: c}
 	for {
-		receipt, err := c.GetRun(ctx, runID, MaxPoll)
-		switch {
-		case err == nil && receipt.Status.Terminal():
+		receipt, err := c.receipt(ctx, runID, MaxPoll, true)
+		if err != nil {
+			if err := away.again(ctx, err); err != nil {
+				return receipt, err
+			}
+			continue
+		}
+		away.over()
+		if receipt.Status.Terminal() {
 			return receipt, nil
-		case err == nil:
-			failures = 0
-		case ctx.Err() != nil || !mayComeBack(err) || failures >= c.o.Retries:
-			return receipt, err
-		default:
-			failures++
 		}
 		// A server that answers early (it may be shutting down) is not asked
 		// again without a breath.
-		if err := c.pause(ctx, failures+1, 0); err != nil {
+		if err := c.pause(ctx, 1, 0); err != nil {
 			return receipt, c.unreachable(ctx, err)
 		}
 	}

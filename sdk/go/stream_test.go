@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,56 @@ func TestAServerThatStaysAwayIsAnError(t *testing.T) {
 	_, _, err := gather(t.Context(), c, w.run.ID)
 	if !workbench.HasCode(err, workbench.CodeUnavailable) {
 		t.Errorf("error %v, want unavailable", err)
+	}
+}
+
+func TestOutagesAreToldAndBounded(t *testing.T) {
+	w := newWorld()
+	w.end(workbench.StatusSucceeded)
+	// away says when the server is away, by the number of the request.
+	follow := func(away func(n int) bool, patience time.Duration) (told []string, ended error) {
+		w.seen = nil
+		w.between = func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+			if away(w.requests()) {
+				panic(http.ErrAbortHandler)
+			}
+			next.ServeHTTP(rw, r)
+		}
+		s := httptest.NewServer(w.face())
+		defer s.Close()
+		c := MustClient(t, sdk.Options{BaseURL: s.URL, Key: testKey, Backoff: time.Millisecond, Patience: patience, OnOutage: func(err error) {
+			if err != nil {
+				told = append(told, "away")
+			} else {
+				told = append(told, "back")
+			}
+		}})
+		_, _, ended = gather(t.Context(), c, w.run.ID)
+		if receipt, err := c.WaitForSessionRun(t.Context(), w.run.ID); (err == nil) != (ended == nil) || err == nil && receipt.Status != workbench.StatusSucceeded {
+			t.Errorf("waiting ends with %v, following with %v", err, ended)
+		}
+		return told, ended
+	}
+	for _, tc := range []struct {
+		name string
+		away func(n int) bool
+		want string
+	}{
+		{"one broken connection is not worth a word", func(n int) bool { return n == 1 }, ""},
+		{"a server that comes back", func(n int) bool { return n <= 4 }, "away back"},
+	} {
+		told, err := follow(tc.away, time.Minute)
+		if err != nil || strings.Join(told, " ") != tc.want {
+			t.Errorf("%s: told %q, %v", tc.name, told, err)
+		}
+	}
+	start := time.Now()
+	told, err := follow(func(int) bool { return true }, 200*time.Millisecond)
+	if !workbench.HasCode(err, workbench.CodeUnavailable) || !strings.Contains(err.Error(), "has not come back") || strings.Join(told, " ") != "away away" {
+		t.Errorf("a server that stays away: told %q, %v", told, err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("giving up took %s", took)
 	}
 }
 

@@ -90,7 +90,7 @@ func MustServe(t *testing.T, w *world) *sdk.Client {
 	t.Helper()
 	s := httptest.NewServer(w.face())
 	t.Cleanup(s.Close)
-	return MustClient(t, sdk.Options{BaseURL: s.URL, Key: testKey, Backoff: time.Millisecond})
+	return MustClient(t, sdk.Options{BaseURL: s.URL, Key: testKey, Backoff: time.Millisecond, Patience: 300 * time.Millisecond})
 }
 
 func MustClient(t *testing.T, o sdk.Options) *sdk.Client {
