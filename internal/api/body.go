@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -98,6 +100,10 @@ func parseStrict(raw []byte) (any, error) {
 	if !utf8.Valid(raw) {
 		return nil, invalid("", "the body is not valid UTF-8").WithHint("send binary data as a retained file")
 	}
+	if halfPair(raw) {
+		return nil, invalid("", "the body holds half of a surrogate pair, which is no character").
+			WithHint("write characters beyond U+FFFF as themselves, or as two \\u escapes")
+	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	tree, err := parseValue(d, 0, "")
 	if err != nil {
@@ -110,6 +116,43 @@ func parseStrict(raw []byte) (any, error) {
 		return nil, invalid("", "the body must be a JSON object").WithHint("send the fields in curly brackets: {…}")
 	}
 	return tree, nil
+}
+
+// halfPair reports whether an escape names one half of a surrogate pair without
+// the other. The decoder would put U+FFFD in its place, and run other code than
+// was sent.
+func halfPair(raw []byte) bool {
+	for i := bytes.IndexByte(raw, '\\'); i >= 0 && i+1 < len(raw); {
+		unit, ok := escapedUnit(raw[i:])
+		switch {
+		case !ok:
+			i += 2
+		case unit >= 0xdc00 && unit < 0xe000:
+			return true
+		case unit >= 0xd800 && unit < 0xdc00:
+			if low, ok := escapedUnit(raw[i+6:]); !ok || low < 0xdc00 || low >= 0xe000 {
+				return true
+			}
+			i += 12
+		default:
+			i += 6
+		}
+		next := bytes.IndexByte(raw[min(i, len(raw)):], '\\')
+		if next < 0 {
+			return false
+		}
+		i += next
+	}
+	return false
+}
+
+// escapedUnit is the UTF-16 unit of a \u escape at the beginning of b.
+func escapedUnit(b []byte) (uint64, bool) {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0, false
+	}
+	unit, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	return unit, err == nil
 }
 
 func parseValue(d *json.Decoder, depth int, path string) (any, error) {
@@ -188,6 +231,11 @@ func decodeError(err error) error {
 	var typeError *json.UnmarshalTypeError
 	if errors.As(err, &typeError) {
 		field := fieldName(strings.TrimPrefix(typeError.Field, reflect.TypeFor[RunOptions]().Name()+".")) // embedded: no part of the path
+		number := strings.TrimPrefix(typeError.Value, "number ")
+		if n, err := strconv.ParseFloat(number, 64); err == nil && math.Abs(n) < 1<<63 && strings.ContainsAny(number, ".eE") {
+			return invalid(field, "%s must be written as a whole number", field).
+				WithHint("write digits alone, such as 1000 for 1e3 or 1000.0").Caused(typeError)
+		}
 		if strings.HasPrefix(typeError.Value, "number") {
 			return workbench.E(workbench.CodeLimitOutOfRange, "%s does not fit a 64-bit integer", field).WithField(field).
 				WithHint("send a smaller number").Caused(err)

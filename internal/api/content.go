@@ -15,6 +15,7 @@ import (
 var rangeHeaders = []Param{
 	{Name: "Range", Doc: "bytes=…", Kind: TextParam},
 	{Name: "If-Range", Doc: "the ETag of the content the range is of", Kind: TextParam},
+	{Name: "If-Match", Doc: "answers 412 unless the content has this ETag", Kind: TextParam},
 	{Name: "If-None-Match", Doc: "answers 304 if the content has this ETag", Kind: TextParam},
 }
 
@@ -61,8 +62,15 @@ func (c *call) content(name, mimeType, sha256 string, content io.ReadSeekCloser)
 	}
 	w := &rangeWriter{reply: c.w}
 	guarded := &guardedContent{ReadSeeker: content}
+	if !strings.HasPrefix(c.r.Header.Get("Range"), "bytes=") {
+		c.r.Header.Del("Range") // of a unit that is not known here: to be ignored
+	}
 	http.ServeContent(w, c.r, "", time.Time{}, guarded)
-	if w.refused {
+	switch w.refused {
+	case http.StatusPreconditionFailed:
+		return workbench.E(workbench.CodeVersionMismatch, "the content has another ETag than If-Match names").WithField("If-Match").
+			WithHint("ask again without If-Match, and use the ETag of the answer")
+	case http.StatusRequestedRangeNotSatisfiable:
 		h.Del("Etag")
 		return workbench.E(workbench.CodeRangeInvalid, "the range asked for is not in the file, or malformed").WithField("Range").
 			WithHint("the file's length stands in Content-Range; ask for bytes=first-last")
@@ -79,22 +87,22 @@ func (c *call) content(name, mimeType, sha256 string, content io.ReadSeekCloser)
 	return nil
 }
 
-// rangeWriter holds back the answer 416, which is a problem here.
+// rangeWriter holds back the answers 412 and 416, which are problems here.
 type rangeWriter struct {
 	*reply
-	refused bool
+	refused int // the status held back
 }
 
 func (w *rangeWriter) WriteHeader(status int) {
-	if status == http.StatusRequestedRangeNotSatisfiable {
-		w.refused = true
+	if status == http.StatusRequestedRangeNotSatisfiable || status == http.StatusPreconditionFailed {
+		w.refused = status
 		return
 	}
 	w.reply.WriteHeader(status)
 }
 
 func (w *rangeWriter) Write(b []byte) (int, error) {
-	if w.refused {
+	if w.refused != 0 {
 		return len(b), nil
 	}
 	return w.reply.Write(b)

@@ -40,6 +40,8 @@ func TestDownloads(t *testing.T) {
 		{"If-Range of this content", "GET", []string{"Range", "bytes=0-0", "If-Range", tag}, 206, "<", "bytes 0-0/25"},
 		{"If-Range of another", "GET", []string{"Range", "bytes=0-0", "If-Range", `"other"`}, 200, "<script>alert(1)</script>", ""},
 		{"If-None-Match", "GET", []string{"If-None-Match", tag}, 304, "", ""},
+		{"If-Match of this content", "GET", []string{"If-Match", tag, "Range", "bytes=0-0"}, 206, "<", "bytes 0-0/25"},
+		{"a unit nobody knows", "GET", []string{"Range", "lines=0-1"}, 200, "<script>alert(1)</script>", ""},
 		{"HEAD", "HEAD", nil, 200, "", ""},
 		{"HEAD of a range", "HEAD", []string{"Range", "bytes=0-7"}, 206, "", "bytes 0-7/25"},
 	} {
@@ -50,6 +52,9 @@ func TestDownloads(t *testing.T) {
 	}
 	if x := w.Do("GET", path, key, "", "Range", "bytes=25-"); x.Header.Get("Content-Range") != "bytes */25" || x.Header.Get("Content-Disposition") != "" {
 		t.Errorf("416 has the headers %s", x.Header)
+	}
+	if x := w.Do("GET", path, key, "", "If-Match", `"other"`); x.Status != 412 || x.Text("code") != "version_mismatch" || x.Text("field") != "If-Match" {
+		t.Errorf("If-Match of another content: %d %s", x.Status, x.Body)
 	}
 	if x := w.Do("HEAD", path, key, "").Want(200); x.Header.Get("Content-Length") != "25" {
 		t.Errorf("HEAD says %s bytes", x.Header.Get("Content-Length"))

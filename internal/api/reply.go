@@ -36,6 +36,7 @@ type reply struct {
 	status    int
 	bytes     int64
 	err       error // what went wrong, for the log
+	unread    *countedBody
 }
 
 // Unwrap serves http.ResponseController.
@@ -89,13 +90,35 @@ func (w *reply) fail(err error) {
 // countedBody counts what was read of a request.
 type countedBody struct {
 	io.ReadCloser
-	n int64
+	n   int64
+	err error // what ended the reading
 }
 
 func (b *countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.n += int64(n)
+	b.err = err
 	return n, err
+}
+
+// What a refused client may still send before its connection is cut.
+const (
+	drainBytes  = 64 << 20
+	drainWithin = 5 * time.Second
+)
+
+// drain takes what a client is still sending after the refusal is out. Many
+// clients read no answer before they have sent everything; cut off, they would
+// never see why. One that waits for a go-ahead sends nothing more.
+func (w *reply) drain(r *http.Request) {
+	if w.unread == nil || w.unread.err != nil || r.Header.Get("Expect") != "" && w.unread.n == 0 {
+		return
+	}
+	if w.flush() != nil {
+		return
+	}
+	w.readDeadline(drainWithin)
+	_, _ = io.CopyN(io.Discard, w.unread, drainBytes)
 }
 
 // logRequest writes one line a request: never a query, a body or a header,

@@ -38,7 +38,7 @@ func artifactRoutes() []Route {
 			Summary: "Download a retained file", Description: "Needs authorisation each time. Ranges are supported. The file is served as an attachment that no browser runs.",
 			Scope: workbench.ScopeRead, Admin: AdminContents, Target: workbench.KindArtifact, Action: "artifact.download", handle: downloadArtifact, Headers: rangeHeaders,
 			Replies: contentReplies,
-			Errors:  []workbench.Code{workbench.CodeArtifactDeleted, workbench.CodeArtifactExpired, workbench.CodeRangeInvalid, workbench.CodeCorrupt, workbench.CodeKeyUnavailable},
+			Errors:  []workbench.Code{workbench.CodeArtifactDeleted, workbench.CodeArtifactExpired, workbench.CodeRangeInvalid, workbench.CodeVersionMismatch, workbench.CodeCorrupt, workbench.CodeKeyUnavailable},
 		},
 		{
 			Method: http.MethodDelete, Pattern: base + "/artifacts/{id}", ID: "deleteArtifact", Tag: "artifacts",

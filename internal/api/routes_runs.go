@@ -114,7 +114,7 @@ func runRoutes() []Route {
 			Description: "From the commit the run made of its workspace: any file of it, changed by the run or not. Ranges are supported.",
 			Admin:       AdminContents, Action: "file.download", handle: readRunFile, Headers: rangeHeaders,
 			Params:  []Param{{Name: "path", Doc: "in the workspace", Kind: TextParam, Required: true}},
-			Replies: contentReplies, Errors: []workbench.Code{workbench.CodePathInvalid, workbench.CodeRangeInvalid, workbench.CodeCorrupt},
+			Replies: contentReplies, Errors: []workbench.Code{workbench.CodePathInvalid, workbench.CodeRangeInvalid, workbench.CodeVersionMismatch, workbench.CodeCorrupt},
 		}),
 	}
 }

@@ -154,7 +154,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
 	counted := &countedBody{ReadCloser: r.Body}
-	r.Body = counted
+	r.Body, rw.unread = counted, counted
 	rw.head = r.Method == http.MethodHead
 	if r.ContentLength != 0 {
 		// Also for a body that nobody reads: net/http drains it after the answer,
@@ -231,6 +231,9 @@ func (s *Server) serve(c *call, body *bodySchema) {
 	}
 	if c.w.status == 0 {
 		writeProblem(c.w, c.err, c.requestID)
+		if c.p.KeyID != "" {
+			c.w.drain(c.r)
+		}
 	}
 }
 
@@ -250,6 +253,10 @@ func (c *call) run(body *bodySchema) error {
 				WithHint("ids look like %s_ followed by 26 lower-case characters", c.route.Target)
 		}
 		c.id, c.target = id, id
+	}
+	if coding := c.r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		return workbench.E(workbench.CodeUnsupportedMedia, "bodies are taken as they are, not compressed").WithField("Content-Encoding").
+			WithHint("send the bytes themselves, without Content-Encoding")
 	}
 	var err error
 	if c.q, err = parseQuery(c.r.URL.RawQuery, c.route.Params); err != nil {

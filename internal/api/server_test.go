@@ -214,6 +214,38 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
+// TestRefusedWhileSending: a client that reads nothing before it has sent
+// everything learns all the same why it was refused.
+func TestRefusedWhileSending(t *testing.T) {
+	w := MustWorld(t)
+	key := w.Direct("", "acme", "ada")
+	session := w.MustSession(key)
+	for name, request := range map[string]string{
+		"an upload over the limit": "POST /v1/workbench/sessions/" + session + "/artifacts?name=x HTTP/1.1\r\nContent-Type: text/plain\r\n",
+		"a body over the limit":    "POST /v1/workbench/sessions HTTP/1.1\r\nContent-Type: application/json\r\n",
+		"an unknown session":       "POST /v1/workbench/sessions/ses_" + unknownID + "/artifacts?name=x HTTP/1.1\r\nContent-Type: text/plain\r\n",
+	} {
+		conn := w.raw(t, request+"Host: x\r\nContent-Length: 16777216\r\nConnection: close\r\nAuthorization: Bearer "+key+"\r\n\r\n")
+		for range 256 {
+			if _, err := conn.Write(make([]byte, 64<<10)); err != nil {
+				t.Errorf("%s: cut off while sending: %v", name, err)
+				break
+			}
+			time.Sleep(3 * time.Millisecond) // longer in all than a server waits that only lingers
+		}
+		answer, _ := io.ReadAll(conn)
+		if !strings.HasPrefix(string(answer), "HTTP/1.1 4") || !strings.Contains(string(answer), `"hint"`) {
+			t.Errorf("%s: %q", name, answer)
+		}
+	}
+	// One that waits for a go-ahead is not waited for.
+	start := time.Now()
+	conn := w.raw(t, "POST /v1/workbench/sessions/ses_"+unknownID+"/artifacts?name=x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 16777216\r\nConnection: close\r\nAuthorization: Bearer "+key+"\r\n\r\n")
+	if answer, _ := io.ReadAll(conn); !strings.HasPrefix(string(answer), "HTTP/1.1 404") || time.Since(start) > 3*time.Second {
+		t.Errorf("after %s: %q", time.Since(start), answer)
+	}
+}
+
 // TestHead: what can be read with GET answers HEAD without a body.
 func TestHead(t *testing.T) {
 	w := MustWorld(t)
