@@ -109,3 +109,67 @@ func TestWriteThatFailsLeavesWhatWasThere(t *testing.T) {
 		t.Errorf("left over: %v", entries)
 	}
 }
+
+func TestDirectoriesThatNothingWasWrittenToDoNotStay(t *testing.T) {
+	base := t.TempDir()
+	there := filepath.Join(base, "there")
+	if err := os.Mkdir(there, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("connection lost")
+	for _, tc := range []struct {
+		name  string
+		write func(d *outdir.Dir) error
+		stays bool
+	}{
+		{"a/b", func(*outdir.Dir) error { return nil }, false},
+		{"c", func(d *outdir.Dir) error { return d.Write("x/y/z.txt", func(io.Writer) error { return broken }) }, false},
+		{"d/e", func(d *outdir.Dir) error { return write(d, "x/y.txt", "x") }, true},
+		{"there", func(*outdir.Dir) error { return nil }, true},
+	} {
+		name := filepath.Join(base, filepath.FromSlash(tc.name))
+		d, err := outdir.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tc.write(d); err != nil && !errors.Is(err, broken) {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(name); (err == nil) != tc.stays {
+			t.Errorf("%s: stays %v, want %v", tc.name, err == nil, tc.stays)
+		}
+	}
+	if entries, _ := os.ReadDir(base); len(entries) != 2 {
+		t.Errorf("left over: %v", entries)
+	}
+	file := filepath.Join(there, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := outdir.Open(filepath.Join(file, "x")); err == nil {
+		t.Error("a directory below a file was opened")
+	}
+}
+
+func TestAFailedWriteRemovesTheDirectoriesItMade(t *testing.T) {
+	d, name := MustOpen(t)
+	if err := write(d, "kept/a.txt", "a"); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{"kept/new/b.txt", "new/deep/b.txt"} {
+		if err := d.Write(at, func(io.Writer) error { return io.ErrUnexpectedEOF }); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatal(err)
+		}
+	}
+	var left []string
+	_ = filepath.WalkDir(name, func(p string, _ os.DirEntry, _ error) error {
+		left = append(left, strings.TrimPrefix(p, name))
+		return nil
+	})
+	if got := strings.Join(left, " "); got != " /kept /kept/a.txt" {
+		t.Errorf("left: %q", got)
+	}
+}
