@@ -29,9 +29,22 @@ type app struct {
 }
 
 func newApp(in, out, errOut *os.File) *app {
-	return &app{
+	a := &app{
 		in: in, out: out, err: errOut,
 		outTTY: term.IsTerminal(int(out.Fd())), errTTY: term.IsTerminal(int(errOut.Fd())),
+	}
+	a.shareScreen()
+	return a
+}
+
+// shareScreen lets the streams that are terminals know of each other.
+func (a *app) shareScreen() {
+	var s screen
+	if a.outTTY {
+		a.out = onScreen{s: &s, to: a.out}
+	}
+	if a.errTTY {
+		a.err = onScreen{s: &s, to: a.err}
 	}
 }
 
@@ -109,7 +122,7 @@ func (a *app) report(c *cobra.Command, err error) int {
 	}
 	var coded *workbench.Error
 	if !errors.As(err, &coded) {
-		fmt.Fprintf(a.err, "workbench: %s\n", terminal.Line(err.Error()))
+		tell(a.err, "workbench: "+terminal.Line(err.Error())+"\n")
 		return workbench.ExitFailure
 	}
 	coded = translate(c, coded)
@@ -125,7 +138,7 @@ func (a *app) report(c *cobra.Command, err error) int {
 		}})
 		return class.Exit
 	}
-	fmt.Fprintf(a.err, "workbench: %s\n", terminal.Line(coded.Detail))
+	tell(a.err, "workbench: "+terminal.Line(coded.Detail)+"\n")
 	if cause := localCause(coded, answer); cause != "" {
 		fmt.Fprintf(a.err, "  because: %s\n", terminal.Line(cause))
 	}
@@ -169,5 +182,5 @@ func (a *app) print(v any, human func() error) error {
 
 // note tells the person something that is not the command's result.
 func (a *app) note(format string, args ...any) {
-	fmt.Fprintf(a.err, "workbench: %s\n", terminal.Line(fmt.Sprintf(format, args...)))
+	tell(a.err, "workbench: "+terminal.Line(fmt.Sprintf(format, args...))+"\n")
 }

@@ -126,11 +126,21 @@ func (a *app) connectRemote() (*client, error) {
 	c, err := sdk.New(sdk.Options{
 		BaseURL: a.connection.server, Key: key, UserAgent: "workbench-cli",
 		Tenant: a.connection.tenant, EndUser: a.connection.endUser, Group: a.connection.group,
+		OnOutage: a.outage,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &client{Client: c}, nil
+}
+
+// outage says that the server of a run that is followed is away, or back.
+func (a *app) outage(err error) {
+	if err != nil {
+		a.note("the connection to the server was lost; reconnecting for up to %s", short(sdk.DefaultPatience))
+		return
+	}
+	a.note("the server is back")
 }
 
 // embed speaks to a server of this process, through the same handler.

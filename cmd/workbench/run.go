@@ -198,11 +198,12 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	if err != nil {
 		return err
 	}
-	if f.out != "" { // before anything runs: results that have no place would be lost
-		if err := os.MkdirAll(f.out, 0o755); err != nil {
-			return workbench.E(workbench.CodeInvalidRequest, "the directory for the results cannot be used: %s", f.out).WithField("out").
-				WithHint("name a directory, or one that can be made; nothing was run").Caused(err)
-		}
+	dir, err := openOut(f.out)
+	if err != nil {
+		return err
+	}
+	if dir != nil {
+		defer func() { a.also(dir.Close(), &err) }()
 	}
 	client, err := a.connect(ctx, l)
 	if err != nil {
@@ -237,7 +238,7 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	// From here on the run has ended; a person who interrupted it still gets
 	// its files.
 	ctx = context.WithoutCancel(ctx)
-	saved, err := a.collect(ctx, client, receipt, f.out)
+	saved, err := a.collect(ctx, client, receipt, dir)
 	if err != nil {
 		return err
 	}
@@ -293,7 +294,13 @@ func (a *app) follow(ctx context.Context, client *client, runID string) (workben
 	if !a.json {
 		p := a.printer()
 		err = errors.Join(p.events(client.Events(over, runID, 0)), p.close())
-		if err != nil && !workbench.HasCode(err, workbench.CodeUnavailable) {
+		switch {
+		case workbench.HasCode(err, workbench.CodeUnavailable): // its patience is over
+			if !stop() {
+				<-cancelled
+			}
+			return workbench.Receipt{}, gaveUp(err, runID)
+		case err != nil:
 			a.cancelRun(over, client, runID)
 		}
 	}
@@ -301,7 +308,16 @@ func (a *app) follow(ctx context.Context, client *client, runID string) (workben
 	if !stop() {
 		<-cancelled
 	}
-	return receipt, errors.Join(err, waitErr)
+	return receipt, gaveUp(errors.Join(err, waitErr), runID)
+}
+
+// gaveUp adds to the error of a server that stays away how to get at the run
+// later.
+func gaveUp(err error, runID string) error {
+	if !workbench.HasCode(err, workbench.CodeUnavailable) {
+		return err
+	}
+	return workbench.AsError(err).WithHint("the run goes on without this command, or is settled when the server starts again: workbench runs show %s --wait", runID)
 }
 
 func (a *app) cancelRun(ctx context.Context, client *client, runID string) {
@@ -344,21 +360,25 @@ func (a *app) summary(r workbench.Receipt, saved []savedFile, out string) {
 		a.note("%s", s.line())
 	}
 	if out == "" && r.Files.Total > 0 {
-		a.note("the run changed %d files; --out DIR brings them here", r.Files.Total)
+		a.note("the run changed %s; --out DIR brings %s here", counted(r.Files.Total, "file"), themOrIt(r.Files.Total))
 	}
 }
 
 // ending is one line about how a run ended.
 func ending(r workbench.Run) string {
-	took := millis(r.DurationMs)
 	if r.Status == workbench.StatusSucceeded {
-		return r.ID + " succeeded in " + took
+		return r.ID + " succeeded in " + took(r)
 	}
 	line := fmt.Sprintf("%s %s", r.ID, r.Status)
 	if r.Reason != "" {
 		line += " (" + string(r.Reason) + ")"
 	}
-	line += " after " + took
+	switch after := took(r); {
+	case r.StartedAt == nil:
+		line += " before it started"
+	case after != "":
+		line += " after " + after
+	}
 	if r.Message != "" {
 		line += ": " + r.Message
 	}

@@ -36,7 +36,7 @@ func (a *app) runsList(l *local) *cobra.Command {
 				return a.print(list, func() error {
 					rows := make([][]string, 0, len(list.Items))
 					for _, r := range list.Items {
-						rows = append(rows, []string{r.ID, strconv.FormatInt(r.Number, 10), string(r.Status), string(r.Reason), string(r.Language), exitCode(r), millis(r.DurationMs), a.when(r.CreatedAt)})
+						rows = append(rows, []string{r.ID, strconv.FormatInt(r.Number, 10), string(r.Status), string(r.Reason), string(r.Language), exitCode(r), took(r), a.when(r.CreatedAt)})
 					}
 					return a.table([]string{"RUN", "NUMBER", "STATUS", "REASON", "LANGUAGE", "EXIT", "TOOK", "CREATED"}, rows)
 				})
@@ -79,7 +79,7 @@ func (a *app) runsShow(l *local) *cobra.Command {
 
 func (a *app) showRun(r workbench.Receipt) error {
 	err := a.fields("run", r.ID, "session", r.SessionID, "status", string(r.Status), "reason", string(r.Reason), "message", r.Message,
-		"language", string(r.Language), "exit code", exitCode(r.Run), "signal", r.Signal, "took", millis(r.DurationMs), "queued for", millis(r.QueuedMs),
+		"language", string(r.Language), "exit code", exitCode(r.Run), "signal", r.Signal, "took", took(r.Run), "queued for", millis(r.QueuedMs),
 		"stdout", a.bytes(r.Outputs.Stdout.TotalBytes), "stderr", a.bytes(r.Outputs.Stderr.TotalBytes),
 		"driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),
 		"created", a.when(r.CreatedAt), "started", a.whenever(r.StartedAt), "finished", a.whenever(r.FinishedAt))

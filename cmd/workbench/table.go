@@ -7,6 +7,7 @@ import (
 
 	"github.com/mattn/go-runewidth"
 
+	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/terminal"
 )
 
@@ -124,6 +125,30 @@ func millis(ms int64) string {
 		return d.Round(10 * time.Millisecond).String()
 	}
 	return d.String()
+}
+
+// took is how long a run's program ran; "" where that is not known: it has not
+// ended, never started, or its end was not seen.
+func took(r workbench.Run) string {
+	if r.StartedAt == nil || r.FinishedAt == nil || r.Status == workbench.StatusUnknown {
+		return ""
+	}
+	return millis(r.DurationMs)
+}
+
+// counted is a number of things: 1 file, 2 files.
+func counted[N int | int64](n N, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+func themOrIt(n int) string {
+	if n == 1 {
+		return "it"
+	}
+	return "them"
 }
 
 // bytes is a number of bytes: rounded for people, exact for programs.
