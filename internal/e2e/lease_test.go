@@ -12,13 +12,31 @@ import (
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
 
-// mustTouch runs a statement on the database of a running server.
-func (w *world) mustTouch(t *testing.T, statement string, args ...any) {
+// mustDatabase opens the database of a running server.
+func (w *world) mustDatabase(t *testing.T) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(w.dir, "data", "workbench.db")+"?_pragma=busy_timeout(5000)")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return db
+}
+
+// mustOwner is the engine that has the session's lease, "" if none has.
+func (w *world) mustOwner(t *testing.T, session string) (owner string) {
+	t.Helper()
+	db := w.mustDatabase(t)
+	defer db.Close()
+	if err := db.QueryRow("SELECT lease_owner FROM sessions WHERE id = ?", session).Scan(&owner); err != nil {
+		t.Fatal(err)
+	}
+	return owner
+}
+
+// mustTouch runs a statement that changes something.
+func (w *world) mustTouch(t *testing.T, statement string, args ...any) {
+	t.Helper()
+	db := w.mustDatabase(t)
 	defer db.Close()
 	done, err := db.Exec(statement, args...)
 	if err != nil {
