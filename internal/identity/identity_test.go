@@ -284,3 +284,23 @@ func TestStoreFailureIsNoRefusal(t *testing.T) {
 		t.Errorf("a closed database gives %v", err)
 	}
 }
+
+// fullDisk is a database that can be read and not written.
+type fullDisk struct{ identity.Store }
+
+// TouchKey implements identity.Store.
+func (fullDisk) TouchKey(context.Context, string, time.Time) error {
+	return workbench.E(workbench.CodeUnavailable, "the database's disk is full")
+}
+
+// TestFullDiskRefusesNobody: a last use that cannot be noted is no reason to
+// keep a caller from reading.
+func TestFullDiskRefusesNobody(t *testing.T) {
+	f := mustFixture(t)
+	_, secret := f.mustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada"})
+	s := identity.New(fullDisk{f.db}, func() time.Time { return f.now })
+	p, err := s.Authenticate(t.Context(), secret, "", "", "", "", "req_1")
+	if err != nil || p.UserID == "" {
+		t.Errorf("the principal is %+v, %v", p, err)
+	}
+}
