@@ -32,9 +32,9 @@ func TestHostileGuest(t *testing.T) {
 	lies := whatLiarsSay()
 	work := make(chan string)
 	var workers sync.WaitGroup
-	const sessions = 6
+	const sessions = 12
 	for i := range sessions {
-		tasks := 50 + i
+		tasks := 40 + i
 		victim := w.mustSession(t, sdk.CreateSession{Limits: &workbench.LimitsRequest{Tasks: &tasks}})
 		file := victim.mustUpload("in.txt", "in")
 		// More than a window of the protocol, so that a restore has to wait.

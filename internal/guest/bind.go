@@ -58,7 +58,7 @@ func (s *supervisor) Bind(_ context.Context, r guestwire.BindRequest) (guestwire
 	s.mu.Lock()
 	s.bound = b
 	s.mu.Unlock()
-	s.prepareSpare(b, b.first())
+	s.spares.begin(b, b.first())
 	return guestwire.BindReply{Languages: b.languages, Enforced: enforced}, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,7 @@ type broker struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	conns  sync.WaitGroup
+	calls  atomic.Int64 // connections under way
 	accept sync.WaitGroup
 }
 
@@ -100,12 +102,16 @@ func (b *broker) serve() {
 			time.Sleep(10 * time.Millisecond) // out of descriptors
 			continue
 		}
+		b.calls.Add(1)
 		b.conns.Go(func() {
-			defer func() { <-slots }()
+			defer func() { b.calls.Add(-1); <-slots }()
 			b.answer(c)
 		})
 	}
 }
+
+// idle reports whether no call is under way.
+func (b *broker) idle() bool { return b.calls.Load() == 0 }
 
 // finish stops new calls and gives those under way some time to end.
 func (b *broker) finish(grace time.Duration) {

@@ -36,9 +36,11 @@ type execution struct {
 
 	broker *broker
 	group  *group
-	spare  *process // an interpreter that waits in the group; may be nil
-	pid    int      // of the main process, in the group
-	start  time.Time
+	spare  *spare // whose group it is; may be nil
+
+	admitted chan error // its process counts as user code; only with a spare
+	pid      int        // of the main process, in the group
+	start    time.Time
 
 	ended  chan struct{} // closed once the main process has ended, as far as the run goes
 	once   sync.Once
@@ -64,28 +66,36 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		return guestwire.ExecResult{}, workbench.E(workbench.CodeLanguageUnknown, "this image has no interpreter for %s", r.Language).WithField("language")
 	}
 	e := &execution{s: s, b: b, r: r, x: x, ended: make(chan struct{}), cancelled: make(chan struct{}), outOfMem: make(chan struct{})}
-	if err := e.prepare(); err != nil {
-		return guestwire.ExecResult{}, notStarted(err)
-	}
-	defer e.cleanUp()
 	if err := e.enter(); err != nil {
 		return guestwire.ExecResult{}, notStarted(err)
 	}
+	if err := e.prepare(); err != nil {
+		e.leave()
+		return guestwire.ExecResult{}, notStarted(err)
+	}
+	defer e.cleanUp()
 	s.mu.Lock()
 	s.execs[r.ID] = e
 	s.mu.Unlock()
+	s.runs.Add(1)
 	s.watch.add(e)
+	s.spares.renewIn(replaceDuring)
 	defer func() {
 		s.watch.remove(e)
 		s.mu.Lock()
 		delete(s.execs, r.ID)
 		s.mu.Unlock()
-		if !r.KeepGroup {
-			e.group.kill()
-		}
-		s.prepareSpare(b, r.Language)
+		e.leave()
+		s.spares.renewIn(replaceAfter)
 	}()
 	return e.run(ctx)
+}
+
+// leave ends the exec's group, unless that is to go on.
+func (e *execution) leave() {
+	if !e.r.KeepGroup {
+		e.group.kill()
+	}
 }
 
 func notStarted(err error) error {
@@ -143,6 +153,9 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	p.attach(e)
 	p.feed(cmd.control, e.r.Stdin)
 	reason := e.follow(ctx)
+	if !e.r.KeepGroup && e.broker.idle() {
+		e.group.kill() // goes on while the end is told
+	}
 	p.stop(reason != "" || e.groupEnded())
 	p.outputs.Wait()
 	e.broker.finish(callsGrace)

@@ -163,8 +163,8 @@ func (g *group) ask(c groupCommand, fds ...int) (groupEvent, error) {
 
 // spawn starts a stage with the descriptors and returns its process in the
 // group. exited is called once when it has ended, also with the group.
-func (g *group) spawn(fds []int, exited func(groupEvent)) (int, error) {
-	e, err := g.ask(groupCommand{Op: "spawn"}, fds...)
+func (g *group) spawn(fds []int, admitted bool, exited func(groupEvent)) (int, error) {
+	e, err := g.ask(groupCommand{Op: "spawn", Admit: admitted}, fds...)
 	if err != nil {
 		return 0, err
 	}
@@ -179,6 +179,12 @@ func (g *group) spawn(fds []int, exited func(groupEvent)) (int, error) {
 		g.exits[e.PID] = exited
 	}
 	return e.PID, nil
+}
+
+// admit makes a spawned process count as user code from here on.
+func (g *group) admit(pid int) error {
+	_, err := g.ask(groupCommand{Op: "admit", PID: pid})
+	return err
 }
 
 // signal sends to a process of the group, or with a negative number to a

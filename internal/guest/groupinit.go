@@ -119,19 +119,19 @@ func absent(err error) bool {
 }
 
 // dropBoundingSet keeps every program that is executed from here on from
-// gaining a capability.
+// gaining a capability. It acts on the calling thread, the only one of this
+// process that starts programs.
 func dropBoundingSet() error {
 	if weak(weakPrivileges) {
 		return nil
 	}
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
-		_, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if e != 0 && e != unix.EINVAL {
-			return fmt.Errorf("drop capability %d: %w", c, e)
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil && err != unix.EINVAL {
+			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}
-	if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
-		return fmt.Errorf("no_new_privs: %w", e)
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no_new_privs: %w", err)
 	}
 	return nil
 }
@@ -139,7 +139,12 @@ func dropBoundingSet() error {
 func (g *groupInit) answer(c groupCommand, fds []int) groupEvent {
 	switch c.Op {
 	case "spawn":
-		return g.spawn(fds)
+		return g.spawn(fds, c.Admit)
+	case "admit":
+		if err := g.admit(c.PID); err != nil {
+			return groupEvent{Error: err.Error()}
+		}
+		return groupEvent{}
 	case "signal":
 		// A negative number is a process group.
 		if err := unix.Kill(c.PID, unix.Signal(c.Signal)); err != nil && err != unix.ESRCH {
@@ -162,7 +167,7 @@ func (g *groupInit) answer(c groupCommand, fds []int) groupEvent {
 
 // spawn starts the stage that becomes user code. Its descriptors are those it
 // was sent: 0, 1, 2, the specification, and what the program itself gets.
-func (g *groupInit) spawn(fds []int) groupEvent {
+func (g *groupInit) spawn(fds []int, admit bool) groupEvent {
 	if len(fds) < 4 {
 		return groupEvent{Error: "missing descriptors"}
 	}
@@ -185,12 +190,22 @@ func (g *groupInit) spawn(fds []int) groupEvent {
 	if err != nil {
 		return groupEvent{Error: err.Error()}
 	}
-	// The stage still waits for its specification: nothing of the user ran.
-	if _, err := unix.Write(g.tasks, []byte(strconv.Itoa(pid))); err != nil {
-		_ = unix.Kill(pid, unix.SIGKILL)
-		return groupEvent{Error: fmt.Sprintf("limit tasks: %v", err)}
+	if admit {
+		if err := g.admit(pid); err != nil {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			return groupEvent{Error: err.Error()}
+		}
 	}
 	return groupEvent{PID: pid}
+}
+
+// admit puts a process, of which nothing of the user has run yet, under the
+// limit of user code's tasks.
+func (g *groupInit) admit(pid int) error {
+	if _, err := unix.Write(g.tasks, []byte(strconv.Itoa(pid))); err != nil {
+		return fmt.Errorf("limit tasks: %w", err)
+	}
+	return nil
 }
 
 // sweep sends a stopping signal to everything in the namespace until nothing

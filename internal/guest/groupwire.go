@@ -14,8 +14,9 @@ import (
 // groupCommand is what the supervisor asks.
 type groupCommand struct {
 	Seq    int64  `json:"seq"`
-	Op     string `json:"op"` // spawn, signal, pause, resume, usage
+	Op     string `json:"op"` // spawn, admit, signal, pause, resume, usage
 	PID    int    `json:"pid,omitempty"`
+	Admit  bool   `json:"admit,omitempty"` // spawn: at once
 	Signal int    `json:"signal,omitempty"`
 }
 

@@ -32,7 +32,9 @@ type program struct {
 func launch() error {
 	lean()
 	runtime.LockOSThread()
-	unix.CloseOnExec(launchSpec)
+	for _, fd := range []int{launchSpec, controlFD, reportFD} {
+		unix.CloseOnExec(fd)
+	}
 	raw, err := io.ReadAll(os.NewFile(launchSpec, "specification"))
 	if err != nil || len(raw) == 0 {
 		os.Exit(125) // the supervisor is gone, or gave it up

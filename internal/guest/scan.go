@@ -25,6 +25,7 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 	if err != nil {
 		return guestwire.ScanResult{}, err
 	}
+	defer s.spares.renewIn(0) // the machine is free
 	defer resume()
 
 	base := s.tree.base(r.Base)

@@ -2,21 +2,66 @@ package guest
 
 import (
 	"fmt"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
-// A spare is a group with an interpreter that has started and waits for its
-// code. At most one is kept, of the language used last, and only while nothing
-// runs: a program has its limits, and the machine, for itself.
-
-// spare is one, from when its start begins.
+// A spare is a group made ahead of the run that will use it, with one process
+// that waits in it: an interpreter that has started and waits for its code, or
+// a stage that has not been told yet what it becomes. Nothing of a user has run
+// in it, and what runs in another group cannot reach it.
 type spare struct {
-	lang    workbench.Language // python or javascript
-	ready   chan struct{}
-	group   *group   // valid once ready; nil when the start failed
-	process *process // likewise
+	lang    workbench.Language // python or javascript; "" is a stage
+	ready   chan struct{}      // closed once group and process are valid
+	group   *group             // nil when the start failed
+	process *process           // likewise
+	bytes   int64              // memory that it uses; 0 while not known
+}
+
+// spares are those of a sandbox: a stage, and an interpreter of each language
+// that was used. A spare that is taken is replaced once its run has ended, or
+// while it runs when that takes longer.
+type spares struct {
+	s *supervisor
+	b *binding
+
+	mu       sync.Mutex
+	kept     map[workbench.Language]*spare
+	wanted   []workbench.Language         // interpreters, the last used first
+	cost     map[workbench.Language]int64 // memory of one, as last measured
+	givenUp  bool                         // under pressure: none until nothing runs
+	timer    *time.Timer
+	renewing sync.Mutex
+}
+
+const (
+	// replaceDuring is how long a program runs before its spare is replaced
+	// beside it: a short one has the processor for itself.
+	replaceDuring = 50 * time.Millisecond
+	// replaceAfter is when a spare is replaced after a run if no scan comes,
+	// which is the usual end.
+	replaceAfter = 30 * time.Millisecond
+	// spareReady bounds how long an interpreter may take to start.
+	spareReady = 10 * time.Second
+)
+
+func newSpares(s *supervisor) *spares {
+	return &spares{s: s, kept: map[workbench.Language]*spare{}, cost: map[workbench.Language]int64{}}
+}
+
+// begin has the first spares started. It is called once.
+func (p *spares) begin(b *binding, first workbench.Language) {
+	p.mu.Lock()
+	p.b = b
+	if first != "" {
+		p.wanted = []workbench.Language{first}
+	}
+	p.mu.Unlock()
+	p.renewIn(0)
 }
 
 // driverOf is the language whose interpreter runs a language, "" for none.
@@ -31,45 +76,34 @@ func driverOf(lang workbench.Language) workbench.Language {
 	}
 }
 
-// prepareSpare starts a spare for the next exec when nothing runs.
-func (s *supervisor) prepareSpare(b *binding, lang workbench.Language) {
-	lang = driverOf(lang)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if lang == "" || s.spare != nil || len(s.execs) > 0 {
-		return
+// take returns a spare for a program of the language, which is no longer kept:
+// the language's interpreter or a stage. It returns nil when there is none, and
+// waits for one that is about to be ready.
+func (p *spares) take(lang workbench.Language) *spare {
+	driver := driverOf(lang)
+	p.mu.Lock()
+	if driver != "" {
+		p.wanted = slices.DeleteFunc(p.wanted, func(l workbench.Language) bool { return l == driver })
+		p.wanted = slices.Insert(p.wanted, 0, driver)
 	}
-	sp := &spare{lang: lang, ready: make(chan struct{})}
-	s.spare = sp
-	go func() { // waited for by whoever takes the spare
-		defer close(sp.ready)
-		if err := sp.start(s, b); err != nil {
-			fmt.Fprintln(s.log, "guest: spare interpreter:", err)
+	candidates := []*spare{p.kept[driver]}
+	delete(p.kept, driver)
+	if driver != "" && candidates[0] == nil {
+		candidates[0] = p.kept[""]
+		delete(p.kept, "")
+	}
+	var others []*spare
+	if p.b.nproc > 0 { // they would count against the run's tasks
+		for lang, sp := range p.kept {
+			others = append(others, sp)
+			delete(p.kept, lang)
 		}
-	}()
-}
-
-func (sp *spare) start(s *supervisor, b *binding) error {
-	g, err := s.startGroup("", b)
-	if err != nil {
-		return err
 	}
-	p, err := startProcess(g, true)
-	if err != nil {
-		g.kill()
-		return err
+	p.mu.Unlock()
+	for _, sp := range others {
+		sp.end()
 	}
-	p.launch(interpreter(b, sp.lang))
-	sp.group, sp.process = g, p
-	return nil
-}
-
-// takeSpare returns the spare if it is of the language; any other is ended.
-func (s *supervisor) takeSpare(lang workbench.Language) *spare {
-	s.mu.Lock()
-	sp := s.spare
-	s.spare = nil
-	s.mu.Unlock()
+	sp := candidates[0]
 	if sp == nil {
 		return nil
 	}
@@ -77,45 +111,198 @@ func (s *supervisor) takeSpare(lang workbench.Language) *spare {
 	if sp.group == nil {
 		return nil
 	}
-	if sp.lang == driverOf(lang) && sp.process.alive() && !isEnded(sp.group) {
-		return sp
+	if !sp.process.alive() || isEnded(sp.group) {
+		sp.end()
+		return nil
+	}
+	return sp
+}
+
+// end gives a spare up and waits until it is gone.
+func (sp *spare) end() {
+	<-sp.ready
+	if sp.group == nil {
+		return
 	}
 	sp.group.kill()
 	<-sp.group.ended
 	sp.process.closeAll()
+}
+
+// giveUp ends every spare, and lets none be started until nothing runs: a
+// program needs the memory. It reports whether there was any.
+func (p *spares) giveUp() bool {
+	p.mu.Lock()
+	p.givenUp = true
+	all := make([]*spare, 0, len(p.kept))
+	for lang, sp := range p.kept {
+		all = append(all, sp)
+		delete(p.kept, lang)
+	}
+	p.mu.Unlock()
+	for _, sp := range all {
+		sp.end()
+	}
+	return len(all) > 0
+}
+
+// bytes is the memory that the kept spares use.
+func (p *spares) bytes() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sum := int64(0)
+	for _, sp := range p.kept {
+		sum += sp.bytes
+	}
+	return sum
+}
+
+// renewIn has missing spares started after some time, or sooner if that was
+// asked for already.
+func (p *spares) renewIn(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.b == nil:
+	case p.timer == nil:
+		p.timer = time.AfterFunc(d, p.renew)
+	default:
+		p.timer.Reset(d)
+	}
+}
+
+// renew starts the spares that are missing, one after another: the language
+// used last first, then a stage.
+func (p *spares) renew() {
+	p.renewing.Lock()
+	defer p.renewing.Unlock()
+	p.mu.Lock()
+	wanted := append(slices.Clone(p.wanted), "")
+	p.mu.Unlock()
+	for _, lang := range wanted {
+		if err := p.start(lang); err != nil {
+			fmt.Fprintln(p.s.log, "guest: spare:", err)
+			return
+		}
+	}
+}
+
+// start starts one spare, unless it is there or may not be.
+func (p *spares) start(lang workbench.Language) error {
+	running := p.s.running()
+	p.mu.Lock()
+	if running == 0 {
+		p.givenUp = false
+	}
+	if p.kept[lang] != nil || p.givenUp || running > 0 && p.b.nproc > 0 {
+		p.mu.Unlock()
+		return nil
+	}
+	sp := &spare{lang: lang, ready: make(chan struct{}), bytes: p.cost[lang]}
+	stage := p.kept[""]
+	if lang != "" {
+		delete(p.kept, "") // it becomes the interpreter
+	}
+	p.kept[lang] = sp
+	p.mu.Unlock()
+
+	before, runs := p.s.watch.used(), p.s.runs.Load()
+	err := sp.start(p, stage)
+	if err != nil {
+		p.mu.Lock()
+		if p.kept[lang] == sp {
+			delete(p.kept, lang)
+		}
+		p.mu.Unlock()
+		return err
+	}
+	if lang != "" {
+		sp.process.awaitReady(spareReady)
+	}
+	if runs == p.s.runs.Load() && running == 0 { // nothing else used memory meanwhile
+		cost := max(0, p.s.watch.used()-before)
+		p.mu.Lock()
+		if stage != nil {
+			cost += stage.bytes
+		}
+		p.cost[lang], sp.bytes = cost, cost
+		p.mu.Unlock()
+	}
 	return nil
 }
 
-// enter puts the exec into its group: a spare's, an existing one, or a new one.
+// start makes group and process, or takes a stage's.
+func (sp *spare) start(p *spares, stage *spare) error {
+	defer close(sp.ready)
+	if stage != nil && sp.lang != "" {
+		if <-stage.ready; stage.group != nil && stage.process.alive() {
+			sp.group, sp.process = stage.group, stage.process
+		}
+	}
+	if sp.group == nil {
+		g, err := p.s.startGroup("", p.b)
+		if err != nil {
+			return err
+		}
+		pr, err := startProcess(g, false)
+		if err != nil {
+			g.kill()
+			return err
+		}
+		sp.group, sp.process = g, pr
+	}
+	if sp.lang != "" {
+		sp.process.launch(interpreter(p.b, sp.lang))
+	}
+	return nil
+}
+
+// enter puts the exec into its group: an existing one, a spare's, or a new one.
 func (e *execution) enter() error {
-	sp := e.s.takeSpare(e.r.Language)
 	e.s.mu.Lock()
 	g, full := e.s.groups[e.r.Group], len(e.s.groups) >= guestwire.MaxGroups
-	if g == nil && !full && sp != nil {
-		sp.group.name = e.r.Group
-		e.s.groups[e.r.Group] = sp.group
-		e.s.mu.Unlock()
-		e.group, e.spare = sp.group, sp.process
-		go e.s.forgetEnded(sp.group) // ends with the group
-		return nil
-	}
 	e.s.mu.Unlock()
-	if sp != nil {
-		sp.group.kill()
-		sp.process.closeAll()
+	if g == nil && !full {
+		if sp := e.s.spares.take(e.r.Language); sp != nil {
+			return e.enterSpare(sp)
+		}
 	}
 	var err error
 	e.group, err = e.s.group(e.r.Group, e.b)
 	return err
 }
 
+// enterSpare makes the spare's group the exec's.
+func (e *execution) enterSpare(sp *spare) error {
+	e.s.mu.Lock()
+	if e.s.groups[e.r.Group] != nil { // another exec made it meanwhile
+		e.s.mu.Unlock()
+		sp.end()
+		var err error
+		e.group, err = e.s.group(e.r.Group, e.b)
+		return err
+	}
+	sp.group.name = e.r.Group
+	e.s.groups[e.r.Group] = sp.group
+	e.s.mu.Unlock()
+	e.group, e.spare, e.admitted = sp.group, sp, make(chan error, 1)
+	go e.s.forgetEnded(sp.group)                                 // ends with the group
+	go func() { e.admitted <- sp.group.admit(sp.process.pid) }() // waited for before it gets its code
+	return nil
+}
+
 // process returns the exec's process, about to run what the command says.
 func (e *execution) process(cmd *command) (*process, error) {
-	if e.spare != nil && cmd.control != nil && e.spare.alive() {
-		return e.spare, nil
+	sp := e.spare
+	fits := sp != nil && (sp.lang == "" || cmd.control != nil && sp.lang == driverOf(e.r.Language))
+	if fits && <-e.admitted == nil && sp.process.alive() {
+		if sp.lang == "" {
+			sp.process.launch(cmd.program)
+		}
+		return sp.process, nil
 	}
 	e.dropSpare()
-	p, err := startProcess(e.group, cmd.control != nil)
+	p, err := startProcess(e.group, true)
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +310,11 @@ func (e *execution) process(cmd *command) (*process, error) {
 	return p, nil
 }
 
-// dropSpare closes what leads to an interpreter that is not used; it ends with
-// the group.
+// dropSpare closes what leads to a process that is not used; it ends with the
+// group.
 func (e *execution) dropSpare() {
 	if e.spare != nil {
-		e.spare.closeAll()
+		e.spare.process.closeAll()
 		e.spare = nil
 	}
 }

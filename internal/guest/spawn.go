@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"os"
@@ -25,20 +26,25 @@ type command struct {
 	control []byte // what the driver reads; nil: no driver
 }
 
+// maxReport bounds a line of what a driver says.
+const maxReport = 16
+
 // process is a stage and what it becomes, from the guest's side.
 type process struct {
 	group   *group
 	pid     int // in the group
 	spec    *os.File
-	control *os.File // nil without a driver
+	control *os.File
 	report  *os.File
 	stdin   *os.File
 	out     [2]*os.File
 	outputs sync.WaitGroup
 	feeds   sync.WaitGroup
+	ready   chan struct{} // closed once a driver waits for its code
 
 	mu    sync.Mutex
-	exit  *groupEvent // how it ended, once it has
+	exit  *groupEvent // how it ended, once it has or its driver has said so
+	dead  bool
 	ended func(groupEvent)
 }
 
@@ -62,8 +68,9 @@ func pipe(childReads bool) (mine *os.File, its int, err error) {
 }
 
 // startProcess starts a stage in the group: it waits for its specification.
-func startProcess(g *group, driver bool) (*process, error) {
-	p := &process{group: g}
+// Until it is admitted, it does not count as user code, which it may not run.
+func startProcess(g *group, admitted bool) (*process, error) {
+	p := &process{group: g, ready: make(chan struct{})}
 	var its []int
 	defer func() {
 		for _, fd := range its {
@@ -74,9 +81,8 @@ func startProcess(g *group, driver bool) (*process, error) {
 	for _, f := range []struct {
 		to         **os.File
 		childReads bool
-		driver     bool
-	}{{&p.stdin, true, false}, {&p.out[0], false, false}, {&p.out[1], false, false}, {&p.spec, true, false}, {&p.control, true, true}, {&p.report, false, true}} {
-		if err == nil && (!f.driver || driver) {
+	}{{&p.stdin, true}, {&p.out[0], false}, {&p.out[1], false}, {&p.spec, true}, {&p.control, true}, {&p.report, false}} {
+		if err == nil {
 			var fd int
 			if *f.to, fd, err = pipe(f.childReads); err == nil {
 				its = append(its, fd)
@@ -84,7 +90,7 @@ func startProcess(g *group, driver bool) (*process, error) {
 		}
 	}
 	if err == nil {
-		p.pid, err = g.spawn(its, p.exited)
+		p.pid, err = g.spawn(its, admitted, p.exited)
 	}
 	if err != nil {
 		p.closeAll()
@@ -104,8 +110,20 @@ func (p *process) closeAll() {
 // exited is called once, when the process has ended.
 func (p *process) exited(e groupEvent) {
 	p.mu.Lock()
-	p.exit = &e
+	p.dead = true
+	p.mu.Unlock()
+	p.over(e)
+}
+
+// over notes how the process ended: the first that says so is right.
+func (p *process) over(e groupEvent) {
+	p.mu.Lock()
 	ended := p.ended
+	if p.exit != nil {
+		ended = nil
+	} else {
+		p.exit = &e
+	}
 	p.mu.Unlock()
 	if ended != nil {
 		ended(e)
@@ -127,13 +145,25 @@ func (p *process) onExit(f func(groupEvent)) {
 func (p *process) alive() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.exit == nil
+	return !p.dead
 }
 
 // launch lets the stage become the program.
 func (p *process) launch(prog program) {
 	_, _ = p.spec.Write(marshalProgram(prog)) // fails when it has ended, which is seen
 	p.spec.Close()
+	p.feeds.Go(p.follow)
+}
+
+// awaitReady waits until a driver is ready for its code, or will not be.
+func (p *process) awaitReady(most time.Duration) {
+	wait := time.NewTimer(most)
+	defer wait.Stop()
+	select {
+	case <-p.ready:
+	case <-p.group.ended:
+	case <-wait.C:
+	}
 }
 
 // attach makes the process the exec's.
@@ -141,18 +171,12 @@ func (p *process) attach(e *execution) {
 	for i, tail := range []*guestwire.Tail{e.x.Stdout, e.x.Stderr} {
 		p.outputs.Go(func() { pump(p.out[i], tail) })
 	}
-	if p.report != nil {
-		p.feeds.Go(func() { p.awaitReport(e) })
-	}
 	p.onExit(func(ev groupEvent) { e.end(unix.WaitStatus(ev.Status), ev.MaxRSS) })
 }
 
 // feed gives the program its code and its input.
 func (p *process) feed(control, stdin []byte) {
 	for f, data := range map[*os.File][]byte{p.control: control, p.stdin: stdin} {
-		if f == nil {
-			continue
-		}
 		if len(data) == 0 {
 			f.Close()
 			continue
@@ -173,14 +197,9 @@ func (p *process) stop(gone bool) {
 			_ = f.SetReadDeadline(now)
 		}
 	}
-	for _, f := range []*os.File{p.control, p.stdin} {
-		if f != nil {
-			_ = f.SetWriteDeadline(now)
-		}
-	}
-	if p.report != nil {
-		_ = p.report.SetReadDeadline(now)
-	}
+	_ = p.control.SetWriteDeadline(now)
+	_ = p.stdin.SetWriteDeadline(now)
+	_ = p.report.SetReadDeadline(now)
 	p.feeds.Wait()
 }
 
@@ -223,23 +242,27 @@ func drain(f *os.File, tail *guestwire.Tail, buf []byte) {
 	})
 }
 
-// awaitReport takes the exit code the driver reports before it tears its
-// interpreter down.
-func (p *process) awaitReport(e *execution) {
+// follow reads what the driver says: that it is ready for its code, and the
+// exit code before it tears its interpreter down. A program without a driver
+// says nothing.
+func (p *process) follow() {
 	defer p.report.Close()
-	var line []byte
-	buf := make([]byte, 16)
-	for len(line) < len(buf) {
-		n, err := p.report.Read(buf)
-		line = append(line, buf[:n]...)
-		if text, _, whole := bytes.Cut(line, []byte("\n")); whole {
-			if code, err := strconv.ParseUint(string(text), 10, 8); err == nil {
-				e.end(unix.WaitStatus(code<<8), 0)
-			}
-			return
-		}
+	lines := bufio.NewReaderSize(p.report, maxReport)
+	ready := false
+	for {
+		line, err := lines.ReadSlice('\n')
 		if err != nil {
 			return // it ended without a report; its exit status says how
 		}
+		text := string(bytes.TrimSuffix(line, []byte("\n")))
+		if text == "ready" && !ready {
+			ready = true
+			close(p.ready)
+			continue
+		}
+		if code, err := strconv.ParseUint(text, 10, 8); err == nil {
+			p.over(groupEvent{PID: p.pid, Status: uint32(code << 8)})
+		}
+		return
 	}
 }

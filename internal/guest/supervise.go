@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,10 +29,11 @@ type supervisor struct {
 	bound  *binding // nil until bound
 	groups map[string]*group
 	execs  map[string]*execution
-	spare  *spare // nil while none is kept or started
+	runs   atomic.Int64 // execs begun so far
 
-	tree  *tree // the workspace as the last scan left it
-	watch *watch
+	tree   *tree // the workspace as the last scan left it
+	watch  *watch
+	spares *spares
 }
 
 // binding is what Bind settled; it does not change.
@@ -56,6 +58,7 @@ func supervise() error {
 	s := &supervisor{procs: newReaper(), log: os.Stderr, groups: map[string]*group{}, execs: map[string]*execution{}}
 	s.tree = newTree()
 	s.watch = newWatch(s)
+	s.spares = newSpares(s)
 	var boot [8]byte
 	if _, err := rand.Read(boot[:]); err != nil {
 		return err
@@ -120,6 +123,13 @@ func (s *supervisor) current() (*binding, error) {
 		return nil, workbench.E(workbench.CodeConflict, "the sandbox is not bound to a session")
 	}
 	return s.bound, nil
+}
+
+// running is how many execs there are.
+func (s *supervisor) running() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.execs)
 }
 
 // Stats implements guestwire.Guest.

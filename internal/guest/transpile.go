@@ -74,7 +74,7 @@ func (t *transpiling) start(e *execution, name string, source []byte) error {
 		}
 		mine, its = append(mine, f), append(its, fd)
 	}
-	if _, err := e.group.spawn(its, func(ev groupEvent) { t.ended <- unix.WaitStatus(ev.Status) }); err != nil {
+	if _, err := e.group.spawn(its, true, func(ev groupEvent) { t.ended <- unix.WaitStatus(ev.Status) }); err != nil {
 		closeFiles(mine)
 		return err
 	}

@@ -176,12 +176,36 @@ function run(job, state) {
   running.finally(() => { state.settled = true; });
 }
 
+// rehearse touches what nearly every program needs first, while nobody waits
+// for it: the module loader, the console, its streams. It leaves nothing behind.
+async function rehearse() {
+  const { stdout, stderr } = process;
+  for (const stream of [stdout, stderr]) {
+    stream.write('');
+    stream.write = () => true;
+  }
+  console.log('%s %o', 'x', { a: [1, 'b', null], f() {} }, new Map([[1, new Date(0)]]));
+  console.error(new Error('x'));
+  delete stdout.write;
+  delete stderr.write;
+  const url = 'workbench:rehearsal';
+  await loader?.eval("import { basename } from 'node:path'; await null; export default basename('/x');", url, false);
+  loader?.loadCache?.delete?.(url);
+  isCommonJS('module.exports = class { m() {} }');
+}
+
 function main() {
   process.execArgv = []; // workers and forks start as usual
   process.setSourceMapsEnabled?.(true);
   if (loader) findHelper(loader);
   // What was written is out when the program ends, also by process.exit.
   for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);
+  const go = () => setImmediate(start); // not in a promise, where errors are rejections
+  rehearse().then(go, go);
+}
+
+function start() {
+  fs.writeSync(REPORT, 'ready\n');
   const job = readControl();
   if (job.directory !== WORKSPACE) {
     try {

@@ -161,7 +161,7 @@ def run_main(source, filename, module):
     return 0
 
 
-def at_exit(module, code):
+def at_exit(module, code, rehearsal=False):
     """What the interpreter does before it goes: threads, exit functions,
     buffers. Objects that would be written out when they are freed are."""
     def attempt(step):
@@ -172,8 +172,9 @@ def at_exit(module, code):
         except BaseException as e:
             show(e)
 
-    attempt(threading._shutdown)
-    attempt(atexit._run_exitfuncs)
+    if not rehearsal:
+        attempt(threading._shutdown)
+        attempt(atexit._run_exitfuncs)
     flush_files()  # before objects go: a collector may close a file too early
     names = module.__dict__
     for private in (True, False):
@@ -203,8 +204,35 @@ def flush_files():
             pass
 
 
+# REHEARSAL touches what nearly every program needs first: the compiler, calls,
+# exceptions, formatting. It leaves nothing behind.
+REHEARSAL = """
+import os, sys
+class C:
+    def m(self, *a, **k): return f"{a!r:>3} {len(k):d}"
+def f(x):
+    try:
+        with open(os.devnull) as n: pass
+        return [C().m(i, k=i) for i in range(x) if i % 2] or {"a": (1.5, None, True)}
+    except ValueError as e:
+        raise RuntimeError(str(e)) from e
+    finally:
+        x += 1
+print(f(3), file=None if sys.stdout is None else __import__("io").StringIO())
+"""
+
+
+def rehearse():
+    """Goes once through what a run goes through, while nobody waits for it."""
+    module = type(sys)("__rehearsal__")
+    run_main(REHEARSAL, "<rehearsal>", module)
+    at_exit(module, 0, rehearsal=True)
+
+
 def main():
     me = os.getpid()
+    rehearse()
+    os.write(REPORT, b"ready\n")
     for fd in (CONTROL, REPORT):
         os.set_inheritable(fd, False)
     name, path, directory, args, env, source = read_control()

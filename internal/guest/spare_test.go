@@ -1,0 +1,134 @@
+package guest_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/sandbox/oci"
+)
+
+// age prints for how many seconds the process has existed.
+var age = map[workbench.Language]string{
+	workbench.Python: `
+import os
+started = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+print(float(open("/proc/uptime").read().split()[0]) - started)`,
+	workbench.JavaScript: `console.log(process.uptime())`,
+	workbench.TypeScript: `const age: number = process.uptime(); console.log(age)`,
+}
+
+func (s *session) age(t testing.TB, lang workbench.Language) time.Duration {
+	t.Helper()
+	o := s.code(t, lang, age[lang])
+	seconds, err := strconv.ParseFloat(strings.TrimSpace(o.stdout), 64)
+	if err != nil || o.ExitCode != 0 {
+		t.Fatalf("%s: exit %d, stdout %q, stderr %s", lang, o.ExitCode, o.stdout, o.stderr)
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// warm waits until spares that can be started have been.
+const warm = 5 * time.Second
+
+// TestInterpretersWait: a run finds an interpreter that started before it, of
+// each language that was used.
+func TestInterpretersWait(t *testing.T) {
+	s := MustSession(t, oci.Runsc)
+	s.code(t, workbench.JavaScript, "0").want(t, 0, "")
+	s.code(t, workbench.Python, "0").want(t, 0, "")
+	for range 2 {
+		time.Sleep(warm)
+		for _, lang := range []workbench.Language{workbench.Python, workbench.TypeScript} {
+			if got := s.age(t, lang); got < time.Second {
+				t.Errorf("the interpreter of %s is %v old, though it could start %v ago", lang, got, warm)
+			}
+		}
+	}
+}
+
+// TestInterpretersWaitDuringRuns: what runs and what waits do not reach each
+// other, and the next run need not wait.
+func TestInterpretersWaitDuringRuns(t *testing.T) {
+	s := MustSession(t, oci.Runsc)
+	time.Sleep(warm)
+	s.code(t, workbench.Python, `
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGCONT, signal.SIG_IGN)
+time.sleep(4)
+print(sorted(n for n in os.listdir("/proc") if n.isdigit()) == ["1", str(os.getpid())])
+for s in (signal.SIGTERM, signal.SIGCONT):
+    try:
+        os.kill(-1, s)
+    except OSError as e:
+        print(e)
+`).want(t, 0, "True\n[Errno 3] No such process\n[Errno 3] No such process\n")
+	if got := s.age(t, workbench.Python); got < time.Second {
+		t.Errorf("the interpreter is %v old: it could start beside a run of four seconds", got)
+	}
+	s.code(t, workbench.Python, `
+import os, time
+time.sleep(3)
+children = 0
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(60); os._exit(0)
+        children += 1
+except BlockingIOError:
+    print(children)
+`).want(t, 0, "63\n")
+}
+
+// TestWaitingInterpreterCountsOnceUsed: the threads of an interpreter that
+// waited count against its own run's tasks, and no other's.
+func TestWaitingInterpreterCountsOnceUsed(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		s.code(t, workbench.JavaScript, "0").want(t, 0, "")
+		time.Sleep(warm)
+		o := s.code(t, workbench.JavaScript, `
+import { spawn } from 'node:child_process';
+import { readdirSync } from 'node:fs';
+const own = readdirSync('/proc/self/task').length;
+let children = 0;
+for (; children < 100; children++) {
+  const c = spawn('/bin/sleep', ['60'], { stdio: 'ignore' });
+  c.on('error', () => {});
+  if (c.pid === undefined) break;
+}
+console.log(own + children);
+process.exit(0);
+`)
+		o.want(t, 0, "64\n")
+	})
+}
+
+// TestInterpretersMakeRoom: a program has its memory for itself, whatever
+// waits, and waiting interpreters come back when it has ended.
+func TestInterpretersMakeRoom(t *testing.T) {
+	s := MustSession(t, oci.Runsc)
+	s.code(t, workbench.JavaScript, "0").want(t, 0, "")
+	time.Sleep(warm)
+	o := s.code(t, workbench.Python, `
+import time
+x = bytearray(b"x") * (225 << 20)
+time.sleep(1)
+print(len(x) >> 20)
+`)
+	o.want(t, 0, "225\n")
+	if least := int64(225 << 20); o.PeakBytes < least || o.PeakBytes > 256<<20 {
+		t.Errorf("peak of %d MiB, want between %d and 256", o.PeakBytes>>20, least>>20)
+	}
+	time.Sleep(warm)
+	for _, lang := range []workbench.Language{workbench.Python, workbench.JavaScript} {
+		if got := s.age(t, lang); got < time.Second {
+			t.Errorf("the interpreter of %s is %v old: it did not come back", lang, got)
+		}
+	}
+	if o := s.code(t, workbench.Python, "x = bytearray(b'x') * (300 << 20)"); o.Reason != workbench.ReasonOutOfMemory {
+		t.Errorf("300 MiB ended as exit %d, reason %q; want out_of_memory", o.ExitCode, o.Reason)
+	}
+}
