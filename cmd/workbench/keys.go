@@ -35,6 +35,9 @@ func databaseFlag(f *pflag.FlagSet, o *serverOptions) {
 // server, or with one made for this process alone.
 func (a *app) withAdmin(ctx context.Context, l *local, f func(ctx context.Context, client *client) error) (err error) {
 	if a.connection.remote() {
+		if err := l.unused(); err != nil {
+			return err
+		}
 		// An admin key acts for nobody.
 		a.connection.tenant, a.connection.endUser, a.connection.group = "", "", ""
 		client, err := a.connectRemote()
@@ -51,7 +54,7 @@ func (a *app) withAdmin(ctx context.Context, l *local, f func(ctx context.Contex
 		// This start was the data directory's first. The next one prints no key.
 		a.note("first start: this admin key is shown once: %s", first)
 	}
-	secret, revoke, err := s.LocalAdminKey(ctx)
+	secret, err := s.ProcessAdminKey(ctx)
 	if err != nil {
 		return errors.Join(err, s.Close(ctx))
 	}
@@ -60,7 +63,6 @@ func (a *app) withAdmin(ctx context.Context, l *local, f func(ctx context.Contex
 		return errors.Join(err, s.Close(ctx))
 	}
 	defer a.closing(client, &err)
-	defer func() { a.also(revoke(context.WithoutCancel(ctx)), &err) }()
 	return f(ctx, client)
 }
 

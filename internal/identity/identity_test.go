@@ -95,8 +95,48 @@ func TestFirstStart(t *testing.T) {
 	if err != nil || !p.Admin() || !p.Has(workbench.ScopeManage) || !p.Has(workbench.ScopeRead) || p.Has(workbench.ScopeExecute) || p.Contents {
 		t.Errorf("the first key is %+v (err %v)", p, err)
 	}
-	if _, err := f.ids.LocalKey(t.Context()); err != nil {
-		t.Errorf("a local key: %v", err)
+}
+
+// TestKeysOfThisProcessAreNotListed: they work, and are in no database.
+func TestKeysOfThisProcessAreNotListed(t *testing.T) {
+	f := mustFixture(t)
+	first, _, err := f.ids.Bootstrap(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	local, err := f.ids.LocalKey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := f.ids.LocalAdminKey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := f.auth(local); err != nil || p.KeyKind != workbench.KeyDirect || p.UserID == "" || !p.Has(workbench.ScopeExecute) {
+		t.Errorf("a local key acts as %+v (err %v)", p, err)
+	}
+	if p, err := f.auth(admin); err != nil || !p.Admin() || !p.Has(workbench.ScopeManage) {
+		t.Errorf("a local admin key acts as %+v (err %v)", p, err)
+	}
+	p, err := f.auth(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := f.ids.ListKeys(t.Context(), p, workbench.Page{Limit: 10})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Name != "first admin key" {
+		t.Errorf("listed: %+v (err %v)", list.Items, err)
+	}
+	another := identity.New(f.db, nil)
+	if _, err := another.Authenticate(t.Context(), local, "", "", "", "", ""); !workbench.HasCode(err, workbench.CodeUnauthenticated) {
+		t.Errorf("another process with the same database: %v, want unauthenticated", err)
+	}
+	for range 14 {
+		if _, err := f.ids.LocalKey(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.ids.LocalKey(t.Context()); !workbench.HasCode(err, workbench.CodeRateLimited) {
+		t.Errorf("the 17th: %v, want rate_limited", err)
 	}
 }
 

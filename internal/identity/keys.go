@@ -57,6 +57,18 @@ const maxTenants = 256
 // is not stored and cannot be shown again. Codes: forbidden (p lacks manage),
 // invalid_request (Field names what is wrong), not_found (the session).
 func (s *Service) CreateKey(ctx context.Context, p workbench.Principal, r KeyRequest) (workbench.Key, string, error) {
+	key, secret, err := s.newKey(ctx, p, r)
+	if err != nil {
+		return workbench.Key{}, "", err
+	}
+	if err := s.store.CreateKey(ctx, key); err != nil {
+		return workbench.Key{}, "", err
+	}
+	return key, secret, nil
+}
+
+// newKey makes a key that is stored nowhere yet, and its secret.
+func (s *Service) newKey(ctx context.Context, p workbench.Principal, r KeyRequest) (workbench.Key, string, error) {
 	if err := mayManage(p); err != nil {
 		return workbench.Key{}, "", err
 	}
@@ -86,9 +98,6 @@ func (s *Service) CreateKey(ctx context.Context, p workbench.Principal, r KeyReq
 	secret := newSecret(r.Kind)
 	sum := sha256.Sum256([]byte(secret))
 	key.SecretHash = sum[:]
-	if err := s.store.CreateKey(ctx, key); err != nil {
-		return workbench.Key{}, "", err
-	}
 	return key, secret, nil
 }
 
@@ -261,21 +270,4 @@ func (s *Service) Bootstrap(ctx context.Context) (secret string, created bool, e
 	}
 	_, secret, err = s.CreateKey(ctx, workbench.SystemPrincipal(), KeyRequest{Kind: workbench.KeyAdmin, Name: "first admin key"})
 	return secret, err == nil, err
-}
-
-// The user a process acts as when it embeds the server, and how long its key
-// is valid.
-const (
-	localName   = "local"
-	localKeyTTL = 24 * time.Hour
-)
-
-// LocalKey makes a key for the user "local" of the tenant "local", for the
-// process that embeds the server.
-func (s *Service) LocalKey(ctx context.Context) (string, error) {
-	ends := s.now().Add(localKeyTTL)
-	_, secret, err := s.CreateKey(ctx, workbench.SystemPrincipal(), KeyRequest{
-		Kind: workbench.KeyDirect, Name: "embedded process", Tenant: localName, User: localName, ExpiresAt: &ends,
-	})
-	return secret, err
 }

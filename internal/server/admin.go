@@ -27,3 +27,9 @@ func (s *Server) LocalAdminKey(ctx context.Context) (secret string, revoke func(
 		return err
 	}, nil
 }
+
+// ProcessAdminKey makes an admin key for the process that embeds the server.
+// It is in no database and ends with the process.
+func (s *Server) ProcessAdminKey(ctx context.Context) (string, error) {
+	return s.identity.LocalAdminKey(ctx)
+}
