@@ -102,6 +102,9 @@ func (a *app) also(later error, err *error) {
 // process.
 func (a *app) connect(ctx context.Context, l *local) (*client, error) {
 	if a.connection.remote() {
+		if err := l.unused(); err != nil {
+			return nil, err
+		}
 		return a.connectRemote()
 	}
 	if a.connection.tenant != "" || a.connection.endUser != "" || a.connection.group != "" {
@@ -190,8 +193,32 @@ func (l *local) flags(f *pflag.FlagSet, data string) {
 	f.BoolVar(&l.verbose, "verbose", false, "log what the engine does to stderr")
 }
 
-// open starts the engine.
+// localFlags are the settings that mean nothing to a named server.
+var localFlags = []string{"data", "images", "driver", "runsc", "runc", "master-key-file", "verbose", "database"}
+
+// unused refuses settings of an engine in this process that were given beside
+// the name of a server: they would be ignored.
+func (l *local) unused() error {
+	for _, name := range localFlags {
+		if l.set.Changed(name) {
+			return workbench.E(workbench.CodeInvalidRequest, "--%s is for an engine in this process, and a server is named", name).WithField(name).
+				WithHint("leave --%s out to use the server, or unset WORKBENCH_SERVER (and leave --server out) to use an engine here", name)
+		}
+	}
+	return nil
+}
+
+// open starts the engine. Whoever has the directory already is most likely a
+// server, which can be spoken to.
 func (l *local) open(ctx context.Context) (*server.Server, error) {
+	s, err := l.start(ctx)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, workbench.AsError(err).WithHint("if a server runs on it, name that: --server http://127.0.0.1:8080, or WORKBENCH_SERVER; if a command does, wait for it; or name another directory with --data")
+	}
+	return s, err
+}
+
+func (l *local) start(ctx context.Context) (*server.Server, error) {
 	o := l.options
 	if l.verbose {
 		o.Log = operatorLog(os.Stderr)
