@@ -13,8 +13,12 @@ import (
 )
 
 // watchEvery is how often limits that no kernel reports are looked at while
-// something runs.
-const watchEvery = 20 * time.Millisecond
+// something runs, glanceEvery how often at memory where that costs next to
+// nothing.
+const (
+	watchEvery  = 20 * time.Millisecond
+	glanceEvery = 4 * time.Millisecond
+)
 
 // watch follows what user code uses while execs run: it ends what has used up
 // its memory, and notes limits that were met.
@@ -29,11 +33,13 @@ type watch struct {
 	baseline int64 // memory in use before any code ran; only where the sandbox has its own meminfo
 	own      bool  // /proc/meminfo is the sandbox's own
 	refused  int64 // task creations that failed so far
+	code     *codeGroup
+	killed   int64 // processes of code that the kernel ended for memory so far
 	wake     chan struct{}
 }
 
 func newWatch(s *supervisor) *watch {
-	return &watch{s: s, execs: map[*execution]int64{}, wake: make(chan struct{}, 1)}
+	return &watch{s: s, execs: map[*execution]int64{}, wake: make(chan struct{}, 1), code: givenCodeGroup()}
 }
 
 // begin starts watching for the life of the process.
@@ -42,6 +48,12 @@ func (w *watch) begin(b *binding) {
 	w.own = ownKernel()
 	w.baseline = w.used()
 	w.refused = w.refusals()
+	if w.code != nil && b.nproc > 0 {
+		// Every program joins where it would have joined a group that counts
+		// tasks; there is none of those.
+		_ = unix.Close(b.tasksFD)
+		b.tasksFD = w.code.procs
+	}
 	go w.loop()
 }
 
@@ -55,6 +67,9 @@ func ownKernel() bool {
 
 func (w *watch) add(e *execution) {
 	w.mu.Lock()
+	if w.code != nil && len(w.execs) == 0 {
+		w.killed = w.code.killed() // those were an earlier program's
+	}
 	w.execs[e] = 0
 	w.mu.Unlock()
 	select {
@@ -84,6 +99,7 @@ func (w *watch) last() (tasks int, memory int64) {
 func (w *watch) loop() {
 	for range w.wake {
 		for {
+			w.rest() // a program needs longer to use up anything
 			w.mu.Lock()
 			n := len(w.execs)
 			w.mu.Unlock()
@@ -91,9 +107,50 @@ func (w *watch) loop() {
 				break
 			}
 			w.round()
-			time.Sleep(watchEvery)
 		}
 	}
+}
+
+// rest waits for the next round. Where the kernel counts code's memory by itself
+// it looks at that meanwhile, and does not wait once there is too much of it.
+func (w *watch) rest() {
+	if w.code == nil {
+		time.Sleep(watchEvery)
+		return
+	}
+	for range watchEvery / glanceEvery {
+		time.Sleep(glanceEvery)
+		if w.used() > w.b.limits.MemoryBytes || w.code.killed() > w.lastKilled() {
+			return
+		}
+	}
+}
+
+func (w *watch) lastKilled() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.killed
+}
+
+// kernelKilled reports whether the kernel has ended a process of code for memory
+// since it was last asked. While a group of an earlier program is on its way out,
+// it may have been one of those.
+func (w *watch) kernelKilled() bool {
+	if w.code == nil {
+		return false
+	}
+	leaving := false
+	for _, g := range w.s.live() {
+		g.mu.Lock()
+		leaving = leaving || g.ending
+		g.mu.Unlock()
+	}
+	n := w.code.killed()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	more := n > w.killed
+	w.killed = max(w.killed, n)
+	return more && !leaving
 }
 
 // round looks at everything once.
@@ -119,7 +176,11 @@ func (w *watch) round() {
 			e.hit(h)
 		}
 	}
-	if used > w.b.limits.MemoryBytes {
+	killed := w.kernelKilled()
+	if !killed && used > w.b.limits.MemoryBytes/4*3 && w.s.spares.giveUp() {
+		return // looked at again without them
+	}
+	if killed || used > w.b.limits.MemoryBytes {
 		w.largest(execs)
 	}
 }
@@ -129,13 +190,14 @@ func (w *watch) round() {
 // back late; the processes' own sum counts shared memory more than once. The
 // truth is not above either.
 func (w *watch) usedAbove(mark int64) int64 {
-	used := w.used() - w.baseline
+	spares := w.s.spares.bytes()
+	used := w.used() - w.baseline - spares
 	if !w.own || used <= mark {
 		return used
 	}
 	r := residentOf(userID, false)
 	scratch, _ := usedIn(scratchDir)
-	return min(used, r.bytes+scratch)
+	return min(used, r.bytes+scratch-spares)
 }
 
 // largest ends the exec whose group uses most.
@@ -182,6 +244,9 @@ func (w *watch) hits() []string {
 
 // look notes the limits that are met when an exec ends.
 func (w *watch) look(e *execution) {
+	if w.kernelKilled() {
+		e.hit(workbench.LimitMemory)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, h := range w.hits() {
@@ -209,6 +274,11 @@ func (w *watch) refusals() int64 {
 
 // used is the memory that user code uses, as far as the guest can see.
 func (w *watch) used() int64 {
+	if w.code != nil {
+		own, shared := w.code.memory()
+		files, _ := usedIn(workspaceDir) // have a bound of their own
+		return own + max(0, shared-files)
+	}
 	if !w.own {
 		return residentOf(userID, true).bytes
 	}

@@ -36,6 +36,12 @@ const (
 	maxID        = 64
 )
 
+// CodeGroupEnv names, in the environment of a guest, the first of three
+// descriptors that its host opened of a control group for user code: to join it,
+// its memory by kind, and how many processes its bound has cost. Where it is not
+// set, there is no such group.
+const CodeGroupEnv = "WORKBENCH_CODE_GROUP"
+
 // Path is a file's path relative to the workspace: any bytes but NUL, no
 // leading slash, no empty, "." or ".." element. In JSON it is base64, because
 // names need not be text.

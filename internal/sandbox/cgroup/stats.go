@@ -14,7 +14,7 @@ type Stats struct {
 	MemoryBytes     int64
 	MemoryPeakBytes int64
 	MemoryLimit     int64
-	OOMKills        int64
+	OOMKills        int64 // at the group's own bound or one inside it
 	Tasks           int64
 }
 
@@ -42,9 +42,37 @@ func (g *Group) Stats() Stats {
 		MemoryBytes:     number(filepath.Join(memory, "memory.usage_in_bytes")),
 		MemoryPeakBytes: number(filepath.Join(memory, "memory.max_usage_in_bytes")),
 		MemoryLimit:     number(filepath.Join(memory, "memory.limit_in_bytes")),
-		OOMKills:        keyed(filepath.Join(memory, "memory.oom_control"), "oom_kill"),
+		OOMKills:        oomKillsV1(memory),
 		Tasks:           number(filepath.Join(g.dir("pids"), "pids.current")),
 	}
+}
+
+// oomKillsV1 sums over a group and those below it: on version 1 each counts its
+// own kills alone.
+func oomKillsV1(dir string) int64 {
+	sum := keyed(filepath.Join(dir, "memory.oom_control"), "oom_kill")
+	if sum < 0 {
+		return sum
+	}
+	for _, inner := range below([]string{dir}) {
+		if inner != dir {
+			sum += max(0, keyed(filepath.Join(inner, "memory.oom_control"), "oom_kill"))
+		}
+	}
+	return sum
+}
+
+// OwnOOMKills is how many processes the group's own bound has cost, without
+// those of bounds inside it.
+func (g *Group) OwnOOMKills() int64 {
+	dir := g.dir("memory")
+	if g.h.mode == ModeV2 {
+		if n := keyed(filepath.Join(dir, "memory.events.local"), "oom_kill"); n >= 0 {
+			return n // since Linux 5.2
+		}
+		return keyed(filepath.Join(dir, "memory.events"), "oom_kill")
+	}
+	return keyed(filepath.Join(dir, "memory.oom_control"), "oom_kill")
 }
 
 func number(path string) int64 {

@@ -36,6 +36,8 @@ type invocation struct {
 	// stdin, stdout and stderr become the sandbox's own when the command
 	// starts one, so they are files and nothing copies from them.
 	stdin, stdout, stderr *os.File
+	// passed become the descriptors from 3 on.
+	passed []*os.File
 }
 
 // run runs the command to its end, or kills it with everything in its process
@@ -64,6 +66,7 @@ func (in invocation) run(ctx context.Context) error {
 	if in.stderr != nil {
 		cmd.Stderr = in.stderr
 	}
+	cmd.ExtraFiles = in.passed
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return err

@@ -6,4 +6,6 @@ var (
 	OldRunc      = oldRunc
 	OldRunsc     = oldRunsc
 	MountsBelow  = mountsBelow
+
+	ReleaseAtLeast = releaseAtLeast
 )

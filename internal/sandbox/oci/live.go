@@ -153,14 +153,14 @@ func (l *live) ended() {
 	if err := l.group.Kill(ctx); err != nil {
 		l.d.o.Log.Error("a sandbox ended and left processes", "sandbox", l.id, "error", err)
 	}
-	stats := l.measure()
+	stats, atBound := l.measure(), l.group.OwnOOMKills()
 	l.drainStderr(200 * time.Millisecond)
 	panicked := strings.TrimSpace(tailOf(l.d.site.layout(l.id).panicLog()))
 
 	l.mu.Lock()
 	exit := sandbox.Exit{At: l.d.o.Clock().UTC(), Stderr: l.stderr.String(), Last: stats}
 	switch {
-	case stats.OOMKills > 0 && (l.d.o.Kind == Runsc || !l.killed):
+	case atBound > 0 && (l.d.o.Kind == Runsc || !l.killed):
 		exit.Reason, exit.Detail = sandbox.ExitOutOfMemory, "the sandbox met the host's bound on its memory"
 	case l.killed:
 		exit.Reason = sandbox.ExitKilled

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 )
 
@@ -64,7 +65,7 @@ func (d *Driver) buildSpec(l *live) *specs.Spec {
 	if d.o.Kind == Runsc {
 		runscSpec(s, l.image)
 	} else {
-		d.runcSpec(s, l.class)
+		d.runcSpec(s, l)
 	}
 	d.o.Weaken.spec(s)
 	return s
@@ -92,11 +93,15 @@ func runscSpec(s *specs.Spec, img sandbox.Image) {
 
 // runcSpec adds what stands in for a kernel of its own: a system call filter, a
 // control group name space, and limits that the kernel itself holds.
-func (d *Driver) runcSpec(s *specs.Spec, class sandbox.Class) {
-	limits := d.limits(class)
+func (d *Driver) runcSpec(s *specs.Spec, l *live) {
+	class, limits := l.class, d.limits(l.class)
 	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	s.Linux.Seccomp = seccompProfile()
 	s.Linux.RootfsPropagation = "private"
+	if d.boundsCode() {
+		s.Process.Env = append(s.Process.Env, guestwire.CodeGroupEnv+"=3")
+		s.Linux.CgroupsPath = d.site.groups.Path(l.id) + d.restOf()
+	}
 	// The group already has these values. They are repeated because runc
 	// writes what its configuration says, also where it says nothing.
 	s.Linux.Resources = &specs.LinuxResources{

@@ -84,6 +84,13 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 			WithHint("the server must be able to make control groups and turn on the cpu, memory and pids controllers; under systemd: Delegate=yes").Caused(err)
 	}
 	l.group = group
+	code, err := d.boundCode(l)
+	if err != nil {
+		return fmt.Errorf("make the control group of user code: %w", err)
+	}
+	if code != nil {
+		defer func() { _ = code.Close() }()
+	}
 	config, err := json.Marshal(d.buildSpec(l))
 	if err != nil {
 		return err
@@ -98,7 +105,7 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 	defer outside.close()
 	err = invocation{
 		binary: d.o.Binary, args: d.o.Weaken.args(d.startArgs(at)), dir: at.dir,
-		stdin: outside.stdin, stdout: outside.stdout, stderr: outside.stderr,
+		stdin: outside.stdin, stdout: outside.stdout, stderr: outside.stderr, passed: passed(code),
 	}.run(ctx)
 	outside.close()
 	if err != nil {
@@ -115,6 +122,9 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 func (d *Driver) startArgs(at layout) []string {
 	run := []string{"run", "--detach", "--bundle", at.bundle(), "--pid-file", at.pidFile(), containerID}
 	if d.o.Kind == Runc {
+		if d.boundsCode() {
+			run = append([]string{"run", "--preserve-fds", "3"}, run[1:]...)
+		}
 		return append([]string{"--root", at.runtimeRoot(), "--log", at.runtimeLog(), "--log-format", "json"}, run...)
 	}
 	flags := []string{
