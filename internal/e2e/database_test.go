@@ -1,0 +1,125 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/server"
+	"github.com/workbenchdev/workbench/internal/store/pgtest"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+// mustPostgres is a database server that the test may stop.
+func mustPostgres(t *testing.T) *pgtest.Server {
+	t.Helper()
+	pg, err := pgtest.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pg.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	pg.MustExec(t, "postgres", "CREATE DATABASE w")
+	return pg
+}
+
+func mustMasterKey(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "master.key")
+	if err := os.WriteFile(file, []byte("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// persistent repeats a call for as long as its error says that trying again may
+// help.
+func persistent[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	for {
+		v, err := call()
+		if err == nil || ctx.Err() != nil || !workbench.ClassOf(workbench.CodeOf(err)).Retryable {
+			return v, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// The database goes and comes back every second or two, in order and by a
+// crash, while clients work. What was accepted is there, each key is one run,
+// everything ends by itself, and what a living server could see is not unknown.
+func TestDatabaseRestartsUnderLoad(t *testing.T) {
+	pg := mustPostgres(t)
+	w := mustWorld(t, func(o *server.Options) {
+		o.Database, o.MasterKey, o.DefaultImage = pg.TCPURL("w"), mustMasterKey(t), "minimal"
+	})
+	c := w.mustUser(t, "acme", "ada")
+	sessions := make([]string, 3)
+	for i := range sessions {
+		s, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sessions[i] = s.ID
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	working, stop := context.WithTimeout(ctx, 6*time.Second)
+	defer stop()
+	var clients sync.WaitGroup
+	var mu sync.Mutex
+	accepted := map[string]string{} // key → run
+	for i, id := range sessions {
+		clients.Go(func() {
+			for n := 0; working.Err() == nil; n++ {
+				key := fmt.Sprintf("%d-%d", i, n)
+				r := sdk.CreateRun{Language: workbench.Bash, Code: fmt.Sprintf("echo %d >> log; sleep 0.2; wc -l < log", n), IdempotencyKey: key}
+				run, err := persistent(ctx, func() (sdk.Submitted, error) { return c.CreateSessionRun(ctx, id, r) })
+				if err != nil {
+					t.Errorf("submit: %v", err)
+					return
+				}
+				again, err := persistent(ctx, func() (sdk.Submitted, error) { return c.CreateSessionRun(ctx, id, r) })
+				if err != nil || again.ID != run.ID {
+					t.Errorf("P2: the key %s gave %s, then %s, %v", key, run.ID, again.ID, err)
+				}
+				mu.Lock()
+				accepted[key] = run.ID
+				mu.Unlock()
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
+	}
+	for crash := false; working.Err() == nil; crash = !crash {
+		time.Sleep(time.Second)
+		pg.Stop(crash)
+		time.Sleep(500 * time.Millisecond)
+		if err := pg.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clients.Wait()
+	ended := map[string]int{}
+	for key, id := range accepted {
+		r, err := persistent(ctx, func() (workbench.Receipt, error) { return c.GetRun(ctx, id, 30*time.Second) })
+		if err != nil {
+			t.Errorf("P1: %s was accepted and is gone: %v", key, err)
+			continue
+		}
+		ended[string(r.Status)+" "+string(r.Reason)]++
+		if !r.Status.Terminal() {
+			t.Errorf("P14: %s is still %s", id, r.Status)
+		}
+	}
+	t.Logf("%d runs ended as %v", len(accepted), ended)
+	if len(accepted) < 10 || ended["succeeded "] < len(accepted)*8/10 {
+		t.Errorf("of %d runs there ended %v", len(accepted), ended)
+	}
+}
