@@ -117,6 +117,9 @@ func badRequests(session, run, file string) []badRequest {
 		post("an unknown limit", sessions, `{"limits":{"cpu":1}}`, 400, "unknown_field", "limits.cpu"),
 		// Configure, restart, close.
 		post("configure without a body", sessions+"/"+session+"/configure", "", 400, "invalid_request", ""),
+		post("configure nothing", sessions+"/"+session+"/configure", `{}`, 400, "invalid_request", ""),
+		post("configure nothing, at the current version", sessions+"/"+session+"/configure", `{"expectedCurrentVersion":1}`, 400, "invalid_request", ""),
+		post("configure nothing, at an old version", sessions+"/"+session+"/configure", `{"expectedCurrentVersion":9}`, 412, "version_mismatch", ""),
 		post("configure an old version", sessions+"/"+session+"/configure", `{"agent":"x","expectedCurrentVersion":9}`, 412, "version_mismatch", ""),
 		post("configure by If-Match", sessions+"/"+session+"/configure", `{"agent":"x"}`, 412, "version_mismatch", "", "If-Match", `"9"`),
 		post("If-Match malformed", sessions+"/"+session+"/configure", `{"agent":"x"}`, 400, "invalid_request", "If-Match", "If-Match", `W/"9"`),

@@ -42,7 +42,7 @@ func sessionRoutes() []Route {
 		},
 		{
 			Method: http.MethodPost, Pattern: base + "/sessions/{id}/configure", ID: "configureSession", Tag: "sessions",
-			Summary: "Make a new revision", Description: "Changes what is sent and keeps the rest. Refused while any run of the session is not terminal.",
+			Summary: "Make a new revision", Description: "Changes what is sent and keeps the rest. A request that names nothing to change is refused. Refused also while any run of the session is not terminal.",
 			Scope: workbench.ScopeExecute, Admin: AdminNever, Target: workbench.KindSession, Action: "session.configure",
 			Body: ConfigureRequest{}, handle: configureSession, Headers: []Param{{Name: "If-Match", Doc: "the revision believed to be current, as the ETag of a session gives it", Kind: TextParam}},
 			Replies: []Reply{{Status: http.StatusOK, Doc: "The session at its new revision.", Body: workbench.Session{}, Headers: []string{"ETag"}}},
@@ -197,11 +197,29 @@ func configureSession(c *call) error {
 			return err
 		}
 	}
+	if err := c.changesSomething(r); err != nil {
+		return err
+	}
 	s, err := c.s.o.Engine.Configure(c.ctx, c.p, c.id, r)
 	if err != nil {
 		return err
 	}
 	return c.session(http.StatusOK, s)
+}
+
+// changesSomething refuses a request that names nothing to change, unless it
+// would be refused for its revision: every revision is one that somebody meant.
+func (c *call) changesSomething(r workbench.ConfigureSession) error {
+	if r.Agent != nil || r.Labels != nil || r.Tools != nil || r.Aliases != nil || r.Limits != nil {
+		return nil
+	}
+	if r.ExpectedRevision != 0 {
+		s, err := c.s.o.Engine.Session(c.ctx, c.p, c.id)
+		if err != nil || s.Revision != r.ExpectedRevision {
+			return err // nil: the engine says what is wrong with the revision
+		}
+	}
+	return invalid("", "the request changes nothing").WithHint(`send at least one of "agent", "connections", "labels", "limits", "tools"`)
 }
 
 // expectedRevision is the revision the caller believes to be current, from the
