@@ -103,12 +103,12 @@ func TestFindings(t *testing.T) {
 		{"a missing controller", map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpu memory"}, nil, "cgroups", doctor.Failed, "pids"},
 		{"swap that is bounded", map[string]string{"proc/swaps": "Filename Type\n/dev/sda2 partition 8388604 0 -2"}, nil, "swap", doctor.OK, "kept out"},
 		{"swap that is not bounded", map[string]string{"proc/swaps": "Filename Type\n/dev/sda2 partition 8388604 0 -2", "sys/fs/cgroup/init.scope/memory.swap.max": "absent"}, nil, "swap", doctor.Warned, "not accounted"},
-		{"too little memory", map[string]string{"proc/meminfo": "MemTotal:  262144 kB"}, nil, "memory", doctor.Failed, "256 MiB do not hold"},
+		{"too little memory", map[string]string{"proc/meminfo": "MemTotal:  262144 kB"}, nil, "memory", doctor.Failed, "256 MiB of memory are not enough for one sandbox"},
 		{"too little memory for a bigger size", nil, func(h *doctor.Host) {
 			big := workbench.StandardSizes()[2]
 			big.Limits.MemoryBytes, big.Limits.CPUs = 64<<30, 1
 			h.Sizes = append(h.Sizes, big)
-		}, "memory", doctor.Missing, "large needs"},
+		}, "memory", doctor.Missing, "; not for large, which needs"},
 		{"no runsc", nil, func(h *doctor.Host) {
 			h.Embedded = map[string]string{"guest": "v1"}
 			h.Look = func(string) (string, error) { return "", os.ErrNotExist }

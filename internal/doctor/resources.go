@@ -109,7 +109,7 @@ func swap(_ context.Context, h Host) []Finding {
 const overheadBytes = 224 << 20
 
 func memory(_ context.Context, h Host) []Finding {
-	const id, name = "memory", "memory and CPUs"
+	const id, name = "memory", "sandbox sizes"
 	total := h.memTotal()
 	if total == 0 {
 		return one(id, name, Warned, "the host's memory cannot be read", "")
@@ -120,23 +120,30 @@ func memory(_ context.Context, h Host) []Finding {
 		need := s.Limits.MemoryBytes + s.Limits.WorkspaceBytes + s.Limits.ScratchBytes + overheadBytes
 		switch {
 		case need > total:
-			not = append(not, fmt.Sprintf("%s needs %d MiB", s.Name, need>>20))
+			not = append(not, fmt.Sprintf("not for %s, which needs %d MiB of memory", s.Name, need>>20))
 			continue
 		case int(s.Limits.CPUs) > runtime.NumCPU():
-			not = append(not, fmt.Sprintf("%s needs %g CPUs", s.Name, s.Limits.CPUs))
+			not = append(not, fmt.Sprintf("not for %s, which needs %s", s.Name, cpus(s.Limits.CPUs)))
 			continue
 		}
 		standard = standard || s.Name == workbench.DefaultSize
 		fits = append(fits, s.Name)
 	}
-	detail := fmt.Sprintf("%d MiB and %d CPUs hold the sizes %s", total>>20, runtime.NumCPU(), strings.Join(fits, ", "))
+	detail := fmt.Sprintf("%d MiB of memory and %s are enough for %s", total>>20, cpus(float64(runtime.NumCPU())), strings.Join(fits, ", "))
 	switch {
 	case !standard:
-		return one(id, name, Failed, fmt.Sprintf("%d MiB do not hold one sandbox of the size %s", total>>20, workbench.DefaultSize), "use a host with more memory")
+		return one(id, name, Failed, fmt.Sprintf("%d MiB of memory are not enough for one sandbox of the size %s", total>>20, workbench.DefaultSize), "use a host with more memory")
 	case len(not) > 0:
 		return one(id, name, Missing, detail+"; "+strings.Join(not, ", "), "use a bigger host for the bigger sizes; sessions that ask for them are refused here")
 	}
 	return one(id, name, OK, detail, "")
+}
+
+func cpus(n float64) string {
+	if n == 1 {
+		return "1 CPU"
+	}
+	return fmt.Sprintf("%g CPUs", n)
 }
 
 func (h Host) memTotal() int64 {
