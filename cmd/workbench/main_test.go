@@ -74,7 +74,7 @@ func TestUsageErrorsExitWithTwo(t *testing.T) {
 		{"run", "testdata/none.py"}, {"run", "main_test.go"}, {"run", "-", "--stdin", "-", "--language", "bash"},
 		{"run", "testdata/hello.py", "--file", "testdata/none.csv"}, {"run", "testdata/hello.py", "--file", "testdata/hello.py=../x"},
 		{"run", "testdata/hello.py", "--env", "UNSET_VARIABLE_OF_THIS_TEST"}, {"run", "testdata/hello.py", "--end-user", "ada"},
-		{"session", "create", "--set-limit", "frob=1"}, {"session", "create", "--set-limit", "memoryBytes=lots"}, {"session", "create", "--label", "x"},
+		{"session", "create", "--set-limit", "frob=1"}, {"session", "create", "--set-limit", "memoryBytes=lots"}, {"session", "create", "--label", "x"}, {"session", "configure", "ses_x"}, {"session", "configure", "ses_x", "--expected-revision", "3"},
 		{"artifact", "upload", "ses_x", "testdata"}, {"session", "list", "--server", "127.0.0.1:8080", "--key-file", "testdata/key"},
 	} {
 		stdout, stderr, status := invoke(t, args...)
@@ -252,5 +252,35 @@ func TestVersion(t *testing.T) {
 	}
 	if terminal.Text(stdout) != stdout {
 		t.Errorf("version is not plain text: %q", stdout)
+	}
+}
+
+func TestInputThatIsNoTextIsRefusedWithAWayOut(t *testing.T) {
+	hermetic(t)
+	dir := t.TempDir()
+	write := func(name string, content []byte) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	nul, big := write("nul.bin", make([]byte, 1<<20)), write("big.bin", make([]byte, 2<<20))
+	binary, program := write("binary.py", []byte("\xff\xfe")), write("big.py", bytes.Repeat([]byte("#\n"), 1<<20))
+	for _, tc := range []struct {
+		args         []string
+		detail, hint string
+		status       int
+	}{
+		{[]string{"testdata/hello.py", "--stdin", nul}, "the program and its input take 6.0 MiB to send, and a server takes at most 4.0 MiB: a NUL and some other characters take six bytes each", "give the input with --file instead of --stdin, and open it in the program", 7},
+		{[]string{"testdata/hello.py", "--stdin", big}, "the program's input is too large for --stdin: it takes at most 1.0 MiB", "give it with --file and open it in the program", 7},
+		{[]string{binary}, "the program is binary, and FILE takes text in UTF-8", "give it with --file and run a short program that starts it", 2},
+		{[]string{program}, "the program is too large for FILE: it takes at most 1.0 MiB", "give it with --file and run a short program that starts it", 7},
+	} {
+		_, stderr, status := invoke(t, append([]string{"run"}, tc.args...)...)
+		if status != tc.status || !strings.HasPrefix(stderr, "workbench: "+tc.detail+"\nhint: "+tc.hint+"\n") {
+			t.Errorf("workbench run %s: status %d, stderr %q", strings.Join(tc.args, " "), status, stderr)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/api"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
 
@@ -97,11 +99,11 @@ func (a *app) submission(f runFlags, file string, args []string) (sdk.CreateRun,
 	if r.Language, err = f.languageOf(file); err != nil {
 		return r, err
 	}
-	if r.Code, err = a.readText(file, "the program"); err != nil {
+	if r.Code, err = a.readText(file, "the program", "FILE"); err != nil {
 		return r, err
 	}
 	if f.stdin != "" {
-		if r.Stdin, err = a.readText(f.stdin, "the input"); err != nil {
+		if r.Stdin, err = a.readText(f.stdin, "the program's input", "--stdin"); err != nil {
 			return r, err
 		}
 	}
@@ -120,14 +122,32 @@ func (a *app) submission(f runFlags, file string, args []string) (sdk.CreateRun,
 		}
 		r.Env[name] = value
 	}
-	return r, nil
+	return r, fits(r)
 }
 
-// maxText bounds what is read into a submission; the server's own bounds are
-// below it.
-const maxText = 4 << 20
+// fits refuses a submission that is larger than a server takes once it is
+// written as JSON, where a NUL and some other characters take six bytes.
+func fits(r sdk.CreateRun) error {
+	raw, err := json.Marshal(r)
+	if err == nil && len(raw) > api.MaxJSONBody {
+		err = workbench.E(workbench.CodeBodyTooLarge, "the program and its input take %s to send, and a server takes at most %s: a NUL and some other characters take six bytes each", size(int64(len(raw))), size(api.MaxJSONBody)).
+			WithHint("give the input with --file instead of --stdin, and open it in the program")
+	}
+	return err
+}
 
-func (a *app) readText(file, what string) (string, error) {
+// maxText bounds a program and its input, each: the most that a server takes.
+const maxText = 1 << 20
+
+// readText reads a program or its input. argument is what names the file on
+// the command line.
+func (a *app) readText(file, what, argument string) (string, error) {
+	asFile := "give it with --file and "
+	if argument == "FILE" {
+		asFile += "run a short program that starts it"
+	} else {
+		asFile += "open it in the program"
+	}
 	var from io.Reader = a.in
 	if file != "-" {
 		f, err := os.Open(file)
@@ -142,9 +162,9 @@ func (a *app) readText(file, what string) (string, error) {
 	case err != nil:
 		return "", workbench.E(workbench.CodeInvalidRequest, "%s cannot be read: %s", what, file).Caused(err)
 	case len(raw) > maxText:
-		return "", workbench.E(workbench.CodeBodyTooLarge, "%s is larger than %s", what, size(maxText)).WithHint("send large data as a file: --file")
+		return "", workbench.E(workbench.CodeBodyTooLarge, "%s is too large for %s: it takes at most %s", what, argument, size(maxText)).WithHint("%s", asFile)
 	case !utf8.Valid(raw):
-		return "", workbench.E(workbench.CodeInvalidRequest, "%s is not text in UTF-8", what).WithHint("send binary data as a file: --file")
+		return "", workbench.E(workbench.CodeInvalidRequest, "%s is binary, and %s takes text in UTF-8", what, argument).WithHint("%s", asFile)
 	}
 	return string(raw), nil
 }

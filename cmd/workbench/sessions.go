@@ -191,6 +191,9 @@ func (a *app) sessionConfigure(l *local) *cobra.Command {
 			if r.Limits, err = limitsOf(limits); err != nil {
 				return err
 			}
+			if r.Agent == nil && r.Labels == nil && r.Limits == nil {
+				return usageError(c, "nothing to change: give --agent, --label or --set-limit")
+			}
 			if expected != 0 {
 				r.ExpectedCurrentVersion = &expected
 			}
