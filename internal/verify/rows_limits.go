@@ -83,7 +83,7 @@ func checkMemoryBomb(probe string) func(context.Context, *scene) finding {
 		if v, err := out.verdict(); err == nil {
 			return failed("%s", v.Why)
 		}
-		if out.Reason != workbench.ReasonOutOfMemory {
+		if !out.memoryEnded() {
 			return failed("it ended with exit %d %s, reason %q: %s", out.ExitCode, out.Signal, out.Reason, lastBytes(out.stderr, 300))
 		}
 		if err := b.alive(ctx); err != nil {

@@ -387,7 +387,7 @@ func checkNode(ctx context.Context, s *scene) finding {
 			return failed("%s", v.Why)
 		case err == nil:
 			why = append(why, v.Why)
-		case mode == "memory" && out.Reason == workbench.ReasonOutOfMemory:
+		case mode == "memory" && out.memoryEnded():
 			why = append(why, "memory: the run ended as out_of_memory")
 		default:
 			return broke(err)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -191,6 +192,13 @@ func (b *session) probe(ctx context.Context, name string, params any) (verdict, 
 	}
 	v, err := out.verdict()
 	return v, out, err
+}
+
+// memoryEnded reports whether the memory limit ended the run: the guest did, or
+// the host's kernel was faster and the guest says which limit it was. The engine
+// calls both out_of_memory.
+func (e ended) memoryEnded() bool {
+	return e.Reason == workbench.ReasonOutOfMemory || e.Signal == "SIGKILL" && slices.Contains(e.LimitsHit, workbench.LimitMemory)
 }
 
 // verdict finds the probe's verdict in what it printed: the last such line.
