@@ -27,8 +27,8 @@ import (
 // the root, so no link in it leads out. The directory must have one owner: the
 // data directory's lock, taken by the caller, sees to that.
 type Disk struct {
-	root   *os.Root
-	synced func(path string)
+	root *os.Root
+	sync func(path string, real func() error) error // nil: nobody looks
 }
 
 var _ Store = (*Disk)(nil)
@@ -36,9 +36,12 @@ var _ Store = (*Disk)(nil)
 // Option is a setting of OpenDisk.
 type Option func(*Disk)
 
-// OnSync calls f after every fsync with the path below the root that is now
-// durable: a file's content, or a directory's entries. For tests of power loss.
-func OnSync(f func(path string)) Option { return func(d *Disk) { d.synced = f } }
+// OnSync calls f in place of every fsync of a path below the root: that of a
+// file makes its content durable, that of a directory its entries. f does it by
+// calling real. For tests of power loss.
+func OnSync(f func(path string, real func() error) error) Option {
+	return func(d *Disk) { d.sync = f }
+}
 
 const temporary = "tmp"
 
@@ -164,10 +167,9 @@ func (w *diskWriter) Commit(id string) error {
 
 // install makes the written file durable, then its name.
 func (w *diskWriter) install(dir, path string) error {
-	if err := w.f.Sync(); err != nil {
+	if err := w.d.durable(w.name, w.f); err != nil {
 		return err
 	}
-	w.d.observe(w.name)
 	if err := failpoint.Hit("blob.put.before_rename"); err != nil {
 		return err
 	}
@@ -296,17 +298,15 @@ func (d *Disk) syncDir(name string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	d.observe(name)
-	return nil
+	return errors.Join(d.durable(name, f), f.Close())
 }
 
-func (d *Disk) observe(path string) {
-	if d.synced != nil {
-		d.synced(path)
+// durable does an fsync.
+func (d *Disk) durable(path string, f *os.File) error {
+	if d.sync != nil {
+		return d.sync(path, f.Sync)
 	}
+	return f.Sync()
 }
 
 // absent is failed for a blob that is asked for by id.

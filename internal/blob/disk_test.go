@@ -100,7 +100,10 @@ func TestDiskFollowsNothing(t *testing.T) {
 func TestDiskSyncsBytesBeforeNames(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "blobs")
 	var synced []string
-	d := mustOpen(t, dir, blob.OnSync(func(path string) { synced = append(synced, path) }))
+	d := mustOpen(t, dir, blob.OnSync(func(path string, real func() error) error {
+		synced = append(synced, path)
+		return real()
+	}))
 	synced = nil
 	if _, err := blob.Put(t.Context(), d, "a", strings.NewReader("x")); err != nil {
 		t.Fatal(err)

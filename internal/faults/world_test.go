@@ -159,12 +159,8 @@ func (w *world) start(failpoints string) error {
 	if err != nil {
 		return err
 	}
-	images := os.Getenv("WORKBENCH_IMAGES")
-	if images == "" {
-		images = "/var/lib/workbench/images" // where make setup puts them
-	}
 	cmd := exec.Command(bin, "-listen", listen, "-ready", ready, "-admin", filepath.Join(w.dir, "admin"),
-		"-oracle", filepath.Join(w.dir, "oracle"), "-marks", filepath.Join(w.dir, "marks"), "-data", filepath.Join(w.dir, "data"), "-images", images, "-image", "minimal",
+		"-oracle", filepath.Join(w.dir, "oracle"), "-marks", filepath.Join(w.dir, "marks"), "-data", filepath.Join(w.dir, "data"), "-images", images(), "-image", "minimal",
 		"-runsc", filepath.Join(root, "bin", "runsc"), "-guest", filepath.Join(root, "bin", "guest"))
 	cmd.Args = append(cmd.Args, w.args...)
 	cmd.Env = append(os.Environ(), "WORKBENCH_FAILPOINTS="+failpoints, "WORKBENCH_FAILPOINT_LOG="+filepath.Join(w.dir, "failpoints"))
@@ -194,6 +190,13 @@ func (w *world) start(failpoints string) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+func images() string {
+	if dir := os.Getenv("WORKBENCH_IMAGES"); dir != "" {
+		return dir
+	}
+	return "/var/lib/workbench/images" // where make setup puts them
 }
 
 // on is the same world, reporting to a subtest.

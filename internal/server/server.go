@@ -48,6 +48,9 @@ type Options struct {
 	WrapDriver func(sandbox.Driver) sandbox.Driver
 	// Weaken, in tests, changes how sandboxes are made.
 	Weaken *oci.Weakening
+	// Blobs and Store, in tests, look at what is synced, or break it.
+	Blobs []blob.Option
+	Store store.Options // its Logger is Log
 }
 
 // Server is a whole, running Workbench without a listener.
@@ -84,7 +87,8 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 	if dsn == "" {
 		dsn = "sqlite:" + s.data.join("workbench.db")
 	}
-	if s.store, err = store.Open(ctx, dsn, store.Options{Logger: o.Log}); err != nil {
+	o.Store.Logger = o.Log
+	if s.store, err = store.Open(ctx, dsn, o.Store); err != nil {
 		return nil, err
 	}
 	s.closers = append(s.closers, s.store.Close)
@@ -152,7 +156,7 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 		s.o.Log.Warn(made)
 	}
 	sealer := seal.New(masters, s.store)
-	blobs, err := blob.OpenDisk(s.data.join("blobs"))
+	blobs, err := blob.OpenDisk(s.data.join("blobs"), s.o.Blobs...)
 	if err != nil {
 		return err
 	}

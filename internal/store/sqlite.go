@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	_ "modernc.org/sqlite" // registers the driver "sqlite"
@@ -19,20 +20,23 @@ import (
 var sqlitePragmas = []string{"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "temp_store(MEMORY)"}
 
 // sqliteDSN writes the DSN of a connection to path.
-func sqliteDSN(path string, extra url.Values) string {
+func sqliteDSN(path string, extra ...url.Values) string {
 	q := url.Values{"_pragma": sqlitePragmas, "_txlock": {"immediate"}, "_dqs": {"0"}, "_defensive": {"1"}}
-	for k, v := range extra {
-		q[k] = append(q[k], v...)
+	for _, more := range extra {
+		for k, v := range more {
+			q[k] = append(slices.Clip(q[k]), v...)
+		}
 	}
 	escape := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23")
 	return "file:" + escape.Replace(path) + "?" + q.Encode()
 }
 
-func (db *DB) openSQLite(ctx context.Context, path string, readers int) error {
+func (db *DB) openSQLite(ctx context.Context, path string, o Options) error {
 	if path == "" || strings.HasPrefix(path, ":") || strings.Contains(path, "://") {
 		return workbench.E(workbench.CodeInvalidRequest, "the database must be a file path or a postgres:// address").
 			WithHint("for example --database postgres://user@host/workbench")
 	}
+	readers := o.MaxConns
 	if readers <= 0 {
 		readers = 4
 	}
@@ -48,7 +52,7 @@ func (db *DB) openSQLite(ctx context.Context, path string, readers int) error {
 	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
 		return err
 	}
-	writer, err := sql.Open("sqlite", sqliteDSN(path, nil))
+	writer, err := sql.Open("sqlite", sqliteDSN(path, o.SQLite))
 	if err != nil {
 		return err
 	}
@@ -57,7 +61,7 @@ func (db *DB) openSQLite(ctx context.Context, path string, readers int) error {
 	if err := migrate(ctx, writer, SQLite); err != nil {
 		return err
 	}
-	db.read, err = sql.Open("sqlite", sqliteDSN(path, url.Values{"mode": {"ro"}, "_query_only": {"1"}}))
+	db.read, err = sql.Open("sqlite", sqliteDSN(path, o.SQLite, url.Values{"mode": {"ro"}, "_query_only": {"1"}}))
 	if err != nil {
 		return err
 	}

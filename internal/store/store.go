@@ -20,6 +20,7 @@ import (
 	"database/sql"
 	"io"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -42,6 +43,7 @@ type Options struct {
 	Logger      *slog.Logger     // nil: discard
 	MaxConns    int              // PostgreSQL pool, SQLite readers; 0: 16 and 4
 	CallTimeout time.Duration    // bound of one call without an earlier deadline; 0: 10 s
+	SQLite      url.Values       // in tests: further parameters of SQLite's connections
 }
 
 // defaultCallTimeout bounds a call whose caller gave no earlier deadline: no
@@ -87,7 +89,7 @@ func Open(ctx context.Context, dsn string, o Options) (*DB, error) {
 		err = db.openPostgres(ctx, dsn, o.MaxConns)
 	} else {
 		db.dialect = SQLite
-		err = db.openSQLite(ctx, strings.TrimPrefix(dsn, "sqlite:"), o.MaxConns)
+		err = db.openSQLite(ctx, strings.TrimPrefix(dsn, "sqlite:"), o)
 	}
 	if err != nil {
 		_ = db.Close()
