@@ -28,19 +28,12 @@ func (a *app) artifactUpload(l *local) *cobra.Command {
 	c := &cobra.Command{
 		Use: "upload SESSION FILE", Short: "Retain a file in a session and print its id", Args: exactly(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			f, err := os.Open(args[1])
-			if err != nil {
-				return workbench.E(workbench.CodeInvalidRequest, "the file cannot be read: %s", args[1]).Caused(err)
-			}
-			defer f.Close()
-			st, err := f.Stat()
+			f, length, err := openInput(args[1])
 			if err != nil {
 				return err
 			}
-			if !st.Mode().IsRegular() {
-				return workbench.E(workbench.CodeInvalidRequest, "not a regular file: %s", args[1])
-			}
-			u.Size = st.Size()
+			defer f.Close()
+			u.Size = length
 			if u.Name == "" {
 				u.Name = filepath.Base(args[1])
 			}
@@ -69,13 +62,8 @@ func (a *app) artifactList(l *local) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				a.more(list.NextCursor)
-				return a.print(list, func() error {
-					rows := make([][]string, 0, len(list.Items))
-					for _, f := range list.Items {
-						rows = append(rows, []string{f.ID, f.Path, a.bytes(f.Size), string(f.Origin), f.MimeType, a.when(f.CreatedAt), a.when(f.ExpiresAt)})
-					}
-					return a.table([]string{"FILE", "PATH", "SIZE", "ORIGIN", "TYPE", "CREATED", "EXPIRES"}, rows)
+				return showPage(a, list, list.Items, list.NextCursor, []string{"FILE", "PATH", "SIZE", "ORIGIN", "TYPE", "CREATED", "EXPIRES"}, func(f workbench.Artifact) []string {
+					return []string{f.ID, f.Path, a.bytes(f.Size), string(f.Origin), f.MimeType, a.when(f.CreatedAt), a.when(f.ExpiresAt)}
 				})
 			})
 		},
@@ -87,15 +75,9 @@ func (a *app) artifactList(l *local) *cobra.Command {
 func (a *app) artifactShow(l *local) *cobra.Command {
 	return &cobra.Command{
 		Use: "show FILE-ID", Short: "Show a retained file's metadata", Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				f, err := client.SessionArtifact(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return a.print(f, func() error { return a.showArtifact(f) })
-			})
-		},
+		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Artifact, error) {
+			return client.SessionArtifact(ctx, id)
+		}, a.showArtifact),
 	}
 }
 
@@ -160,16 +142,10 @@ func (a *app) toStdout(fill func(io.Writer) error) error {
 func (a *app) artifactDelete(l *local) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete FILE-ID", Short: "Delete a retained file", Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				f, err := client.DeleteSessionArtifact(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return a.print(f, func() error {
-					return a.created(f.ID, func() error { a.note("deleted %s (%s)", f.ID, f.Path); return nil })
-				})
-			})
-		},
+		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Artifact, error) {
+			return client.DeleteSessionArtifact(ctx, id)
+		}, func(f workbench.Artifact) error {
+			return a.created(f.ID, func() error { a.note("deleted %s (%s)", f.ID, f.Path); return nil })
+		}),
 	}
 }

@@ -167,13 +167,8 @@ func (a *app) keyList(l *local) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				a.more(list.NextCursor)
-				return a.print(list, func() error {
-					rows := make([][]string, 0, len(list.Items))
-					for _, k := range list.Items {
-						rows = append(rows, []string{k.ID, string(k.Kind), keyState(k, time.Now()), scopeList(k), a.whenever(k.LastUsedAt), a.when(k.CreatedAt), k.Name})
-					}
-					return a.table([]string{"KEY", "KIND", "STATE", "SCOPES", "LAST USED", "CREATED", "NAME"}, rows)
+				return showPage(a, list, list.Items, list.NextCursor, []string{"KEY", "KIND", "STATE", "SCOPES", "LAST USED", "CREATED", "NAME"}, func(k workbench.Key) []string {
+					return []string{k.ID, string(k.Kind), keyState(k, time.Now()), scopeList(k), a.whenever(k.LastUsedAt), a.when(k.CreatedAt), k.Name}
 				})
 			})
 		},

@@ -184,13 +184,11 @@ func (f runFlags) inputs() ([]input, error) {
 				in = input{arg: arg, file: arg[:i], path: arg[i+1:]}
 			}
 		}
-		st, err := os.Stat(in.file)
+		opened, _, err := openInput(in.file) // before anything is sent
 		if err != nil {
-			return nil, workbench.E(workbench.CodeInvalidRequest, "the file cannot be read: %s", in.file).WithField("file").Caused(err)
+			return nil, err
 		}
-		if !st.Mode().IsRegular() {
-			return nil, workbench.E(workbench.CodeInvalidRequest, "not a regular file: %s", in.file).WithField("file").WithHint("name files one by one, or pack them")
-		}
+		_ = opened.Close() // nothing was read
 		if in.path, err = workbench.CleanPath("file", in.path); err != nil {
 			return nil, err
 		}
@@ -203,6 +201,22 @@ func (f runFlags) inputs() ([]input, error) {
 		all = append(all, in)
 	}
 	return all, nil
+}
+
+// openInput opens a local file that is to be uploaded, and tells its length. It
+// waits for nobody: a FIFO is refused, not read.
+func openInput(name string) (*os.File, int64, error) {
+	st, err := os.Stat(name)
+	if err == nil && !st.Mode().IsRegular() {
+		return nil, 0, workbench.E(workbench.CodeInvalidRequest, "not a regular file: %s", name).WithField("file").WithHint("name files one by one, or pack them")
+	}
+	var f *os.File
+	if err == nil {
+		if f, err = os.Open(name); err == nil {
+			return f, st.Size(), nil
+		}
+	}
+	return nil, 0, workbench.E(workbench.CodeInvalidRequest, "the file cannot be read: %s", name).WithField("file").WithHint("check its name and its permissions").Caused(err)
 }
 
 // runProgram is `workbench run`.
@@ -287,16 +301,12 @@ func (a *app) closeSession(client *client, id string, err *error) {
 }
 
 func upload(ctx context.Context, client *client, session string, in input) (workbench.Artifact, error) {
-	f, err := os.Open(in.file)
+	f, length, err := openInput(in.file)
 	if err != nil {
 		return workbench.Artifact{}, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return workbench.Artifact{}, err
-	}
-	return client.UploadSessionArtifact(ctx, session, sdk.Upload{Name: filepath.Base(in.path), Path: in.path, Size: st.Size()}, f)
+	return client.UploadSessionArtifact(ctx, session, sdk.Upload{Name: filepath.Base(in.path), Path: in.path, Size: length}, f)
 }
 
 // follow prints a run's output as it comes and returns its receipt. If ctx

@@ -32,13 +32,8 @@ func (a *app) runsList(l *local) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				a.more(list.NextCursor)
-				return a.print(list, func() error {
-					rows := make([][]string, 0, len(list.Items))
-					for _, r := range list.Items {
-						rows = append(rows, []string{r.ID, strconv.FormatInt(r.Number, 10), string(r.Status), string(r.Reason), string(r.Language), exitCode(r), took(r), a.when(r.CreatedAt)})
-					}
-					return a.table([]string{"RUN", "NUMBER", "STATUS", "REASON", "LANGUAGE", "EXIT", "TOOK", "CREATED"}, rows)
+				return showPage(a, list, list.Items, list.NextCursor, []string{"RUN", "NUMBER", "STATUS", "REASON", "LANGUAGE", "EXIT", "TOOK", "CREATED"}, func(r workbench.Run) []string {
+					return []string{r.ID, strconv.FormatInt(r.Number, 10), string(r.Status), string(r.Reason), string(r.Language), exitCode(r), took(r), a.when(r.CreatedAt)}
 				})
 			})
 		},
@@ -59,19 +54,12 @@ func (a *app) runsShow(l *local) *cobra.Command {
 	var wait bool
 	c := &cobra.Command{
 		Use: "show RUN", Short: "Show a run's receipt", Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				read := func() (workbench.Receipt, error) { return client.GetRun(ctx, args[0], 0) }
-				if wait {
-					read = func() (workbench.Receipt, error) { return client.WaitForSessionRun(ctx, args[0]) }
-				}
-				r, err := read()
-				if err != nil {
-					return err
-				}
-				return a.print(r, func() error { return a.showRun(r) })
-			})
-		},
+		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Receipt, error) {
+			if wait {
+				return client.WaitForSessionRun(ctx, id)
+			}
+			return client.GetRun(ctx, id, 0)
+		}, a.showRun),
 	}
 	c.Flags().BoolVar(&wait, "wait", false, "wait for the run's end")
 	return c
@@ -112,15 +100,11 @@ func (a *app) showRun(r workbench.Receipt) error {
 func (a *app) runsCancel(l *local) *cobra.Command {
 	return &cobra.Command{
 		Use: "cancel RUN", Short: "Ask for a run's end", Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				r, err := client.CancelRun(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return a.print(r, func() error { return a.fields("run", r.ID, "status", string(r.Status), "reason", string(r.Reason)) })
-			})
-		},
+		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Run, error) {
+			return client.CancelRun(ctx, id)
+		}, func(r workbench.Run) error {
+			return a.fields("run", r.ID, "status", string(r.Status), "reason", string(r.Reason))
+		}),
 	}
 }
 
@@ -227,13 +211,8 @@ func (a *app) runsFiles(l *local) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				a.more(list.NextCursor)
-				return a.print(list, func() error {
-					rows := make([][]string, 0, len(list.Items))
-					for _, f := range list.Items {
-						rows = append(rows, []string{string(f.Change), f.Type, a.bytes(f.Size), f.Path, f.SHA256})
-					}
-					return a.table([]string{"CHANGE", "TYPE", "SIZE", "PATH", "SHA256"}, rows)
+				return showPage(a, list, list.Items, list.NextCursor, []string{"CHANGE", "TYPE", "SIZE", "PATH", "SHA256"}, func(f workbench.ChangedFile) []string {
+					return []string{string(f.Change), f.Type, a.bytes(f.Size), f.Path, f.SHA256}
 				})
 			})
 		},

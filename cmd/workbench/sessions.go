@@ -28,6 +28,33 @@ func (a *app) withClient(c *cobra.Command, l *local, f func(ctx context.Context,
 	return f(c.Context(), client)
 }
 
+// onOne is what a command on one thing does: call asks the server about the
+// thing that the first argument names, show tells a person what came back.
+func onOne[T any](a *app, l *local, call func(ctx context.Context, client *client, id string) (T, error), show func(T) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		return a.withClient(c, l, func(ctx context.Context, client *client) error {
+			thing, err := call(ctx, client, args[0])
+			if err != nil {
+				return err
+			}
+			return a.print(thing, func() error { return show(thing) })
+		})
+	}
+}
+
+// showPage shows a page of a list, a row for each of its items, and says how to
+// get the next one. answer is what the server sent.
+func showPage[T any](a *app, answer any, items []T, next string, heading []string, row func(T) []string) error {
+	a.more(next)
+	return a.print(answer, func() error {
+		rows := make([][]string, 0, len(items))
+		for _, item := range items {
+			rows = append(rows, row(item))
+		}
+		return a.table(heading, rows)
+	})
+}
+
 // paging is how much of a list is shown.
 type paging struct {
 	limit  int
@@ -121,13 +148,8 @@ func (a *app) sessionList(l *local) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				a.more(list.NextCursor)
-				return a.print(list, func() error {
-					rows := make([][]string, 0, len(list.Items))
-					for _, s := range list.Items {
-						rows = append(rows, []string{s.ID, string(s.State), s.Size, s.Driver, a.when(s.CreatedAt), a.when(s.ExpiresAt), s.Agent})
-					}
-					return a.table([]string{"SESSION", "STATE", "SIZE", "DRIVER", "CREATED", "EXPIRES", "AGENT"}, rows)
+				return showPage(a, list, list.Items, list.NextCursor, []string{"SESSION", "STATE", "SIZE", "DRIVER", "CREATED", "EXPIRES", "AGENT"}, func(s workbench.Session) []string {
+					return []string{s.ID, string(s.State), s.Size, s.Driver, a.when(s.CreatedAt), a.when(s.ExpiresAt), s.Agent}
 				})
 			})
 		},
@@ -141,15 +163,9 @@ func (a *app) sessionList(l *local) *cobra.Command {
 func (a *app) sessionShow(l *local) *cobra.Command {
 	return &cobra.Command{
 		Use: "show SESSION", Short: "Show a session", Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				s, err := client.AgentSession(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return a.print(s, func() error { return a.showSession(s) })
-			})
-		},
+		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Session, error) {
+			return client.AgentSession(ctx, id)
+		}, a.showSession),
 	}
 }
 
@@ -241,15 +257,9 @@ func (a *app) sessionRestart(l *local) *cobra.Command {
 func (a *app) sessionClose(l *local) *cobra.Command {
 	return &cobra.Command{
 		Use: "close SESSION", Short: "End a session's compute; retained files and receipts stay", Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				s, err := client.CloseAgentSession(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return a.print(s, func() error { return a.showSession(s) })
-			})
-		},
+		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Session, error) {
+			return client.CloseAgentSession(ctx, id)
+		}, a.showSession),
 	}
 }
 
