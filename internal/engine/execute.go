@@ -163,6 +163,7 @@ func (x *execution) carry(ctx context.Context) error {
 			return x.e.o.Store.AppendLog(ctx, run, epoch, generation, status, entries)
 		})
 	defer x.log.stop()
+	x.c.outOfMemory(ctx) // what the host killed before is another run's
 	beginning, begun := x.within(ctx, startGrace+answerGrace)
 	exec, err := x.c.wire.Exec(beginning, x.request(), x)
 	begun()

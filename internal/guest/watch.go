@@ -31,6 +31,7 @@ type watch struct {
 	tasks    int
 	memory   int64
 	baseline int64 // memory in use before any code ran; only where the sandbox has its own meminfo
+	shmem    int64 // what memory file systems held then, with the guest's own files
 	own      bool  // /proc/meminfo is the sandbox's own
 	refused  int64 // task creations that failed so far
 	code     *codeGroup
@@ -47,6 +48,9 @@ func (w *watch) begin(b *binding) {
 	w.b = b
 	w.own = ownKernel()
 	w.baseline = w.used()
+	if raw, err := os.ReadFile("/proc/meminfo"); err == nil && w.own {
+		w.shmem = kilobytes(string(raw), "Shmem:")
+	}
 	w.refused = w.refusals()
 	if w.code != nil && b.nproc > 0 {
 		// Every program joins where it would have joined a group that counts
@@ -197,7 +201,18 @@ func (w *watch) usedAbove(mark int64) int64 {
 	}
 	r := residentOf(userID, false)
 	scratch, _ := usedIn(scratchDir)
-	return min(used, r.bytes+scratch-spares)
+	return min(used, r.bytes+scratch+w.unmapped(scratch)-spares)
+}
+
+// unmapped is memory of files that no file system shows, where the sandbox has a
+// kernel of its own: code holds them through descriptors alone.
+func (w *watch) unmapped(scratch int64) int64 {
+	raw, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	files, _ := usedIn(workspaceDir)
+	return max(0, kilobytes(string(raw), "Shmem:")-files-scratch-w.shmem)
 }
 
 // largest ends the exec whose group uses most.

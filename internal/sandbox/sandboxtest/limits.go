@@ -26,6 +26,7 @@ func (s Suite) limits(t *testing.T) {
 		{"memory of one process", oneEater},
 		{"memory, while workspace and scratch are full", eaterWithFullDisks},
 		{"memory of many small processes is summed", manyEaters},
+		{"memory of files without a name", namelessEater},
 		{"processes", processes},
 		{"threads", threads},
 		{"workspace bytes", workspaceBytes},
@@ -140,6 +141,21 @@ for _ in range(60):
         time.sleep(20)
         os._exit(0)
 time.sleep(20)
+print('all fit')
+`)
+	mustHit(t, out, workbench.ReasonOutOfMemory, workbench.LimitMemory)
+}
+
+// namelessEater holds memory through a descriptor alone.
+func namelessEater(t *testing.T, box *Session) {
+	out := box.MustPython(t, `
+import os, time
+f = os.memfd_create('x')
+for _ in range(100):
+    for _ in range(4):
+        os.write(f, b'\x01' * (1 << 20))
+    time.sleep(0.03)
+time.sleep(5)
 print('all fit')
 `)
 	mustHit(t, out, workbench.ReasonOutOfMemory, workbench.LimitMemory)
