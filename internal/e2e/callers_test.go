@@ -121,13 +121,10 @@ func TestCloseGoesOnWithoutItsCaller(t *testing.T) {
 // live counts the sandboxes of the world's instance by their control groups.
 func (w *world) live(t *testing.T) int {
 	t.Helper()
-	instance, err := os.ReadFile(filepath.Join(w.dir, "data", "instance"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	instance := w.mustInstance(t)
 	found := map[string]bool{}
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && strings.Contains(path, strings.TrimSpace(string(instance))) && strings.Contains(d.Name(), "sbx_") {
+		if err == nil && d.IsDir() && strings.Contains(path, instance) && strings.Contains(d.Name(), "sbx_") {
 			found[d.Name()] = true
 		}
 		return nil

@@ -2,12 +2,16 @@ package e2e_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the servers' own database, looked at from outside
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/server"
@@ -122,4 +126,68 @@ func TestDatabaseRestartsUnderLoad(t *testing.T) {
 	if len(accepted) < 10 || ended["succeeded "] < len(accepted)*8/10 {
 		t.Errorf("of %d runs there ended %v", len(accepted), ended)
 	}
+}
+
+// A run is cancelled, and a session closed, through a server that does not have
+// it.
+func TestCancelThroughAnotherServer(t *testing.T) {
+	dsn, key := pgtest.MustURL(t), mustMasterKey(t)
+	use := func(o *server.Options) { o.Database, o.MasterKey, o.DefaultImage = dsn, key, "minimal" }
+	one := mustWorld(t, use)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "admin"), []byte(mustKeyOf(t, one)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	two, err := open(dir, use)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := two.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := one.mustOpenSession(t)
+	clients := map[string]*sdk.Client{one.mustInstance(t): two.mustUser(t, "acme", "ada"), two.mustInstance(t): s.c}
+	for _, reason := range []workbench.Reason{workbench.ReasonCancelled, workbench.ReasonSessionClosed} {
+		run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; sleep 60"})
+		mustSay(t, s, run, "begun")
+		elsewhere := clients[mustHolder(t, dsn, s.id)]
+		began := time.Now()
+		if reason == workbench.ReasonCancelled {
+			_, err = elsewhere.CancelRun(t.Context(), run)
+		} else {
+			_, err = elsewhere.CloseAgentSession(t.Context(), s.id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantEnd(t, s.mustWait(run), workbench.StatusCancelled, reason)
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("%s took %s", reason, took)
+		}
+	}
+}
+
+func (w *world) mustInstance(t *testing.T) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(w.dir, "data", "instance"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+// mustHolder is the instance whose engine has the session.
+func mustHolder(t *testing.T, dsn, session string) (instance string) {
+	t.Helper()
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRow("SELECT e.instance FROM sessions s JOIN engines e ON e.id = s.lease_owner WHERE s.id = $1", session).Scan(&instance); err != nil {
+		t.Fatal(err)
+	}
+	return instance
 }

@@ -186,6 +186,9 @@ func (e *Engine) Stop(ctx context.Context) error {
 	return errors.Join(late, e.o.Driver.Close(kill))
 }
 
+// readyWithin is how soon a database answers that can be worked with.
+const readyWithin = 2 * time.Second
+
 // Ready reports whether the engine can accept work: the database answered just
 // now, took the last heartbeat, and the engine is not stopping. A database that
 // can be read and not written, as on a full disk, is not ready.
@@ -193,6 +196,8 @@ func (e *Engine) Ready(ctx context.Context) error {
 	if e.draining() {
 		return errDraining()
 	}
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
 	if err := e.o.Store.Ping(ctx); err != nil {
 		return err
 	}

@@ -237,8 +237,15 @@ func (x *execution) follow(ctx context.Context, exec *guestwire.Exec) error {
 	if x.stopped != workbench.ReasonNone {
 		cancelled() // while it began
 	}
+	// Another server may have been asked to cancel: that shows in the store.
+	news := x.e.o.Store.Subscribe(store.SessionTopic(x.s.ID))
+	defer news.Close()
 	for {
 		select {
+		case <-news.C:
+			if why, err := x.e.o.Store.CancelReason(wait, x.run.ID); err == nil && why != workbench.ReasonNone {
+				x.c.interrupt(x.run.ID, why)
+			}
 		case e := <-ended:
 			x.result = e.result
 			return e.err
