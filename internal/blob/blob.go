@@ -35,7 +35,8 @@ type Store interface {
 	// Stat is not_found for what is not there.
 	Stat(ctx context.Context, id string) (Info, error)
 
-	// Delete removes a blob; one that is not there is no error.
+	// Delete removes a blob for good; one that is not there is no error. Whoever
+	// counts references may forget the blob when it returned nil.
 	Delete(ctx context.Context, id string) error
 
 	// List gives all blobs whose id begins with prefix, in no order. A blob

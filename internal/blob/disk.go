@@ -244,8 +244,8 @@ func (d *Disk) Stat(ctx context.Context, id string) (Info, error) {
 	return Info{ID: id, Size: info.Size(), Modified: info.ModTime()}, nil
 }
 
-// Delete implements Store. It does not wait for the disk: after a power loss
-// the blob may be back, and whoever counts references deletes it again.
+// Delete implements Store. It is durable when it returns, also when the blob
+// was gone: an earlier removal may have been cut off before that.
 func (d *Disk) Delete(ctx context.Context, id string) error {
 	if err := errors.Join(CheckID(id), cancelled(ctx)); err != nil {
 		return workbench.AsError(err)
@@ -253,8 +253,12 @@ func (d *Disk) Delete(ctx context.Context, id string) error {
 	if err := failpoint.Hit("blob.delete.before"); err != nil {
 		return failed("cannot delete a blob", err)
 	}
-	_, path := place(id)
-	if err := d.root.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	dir, path := place(id)
+	err := d.root.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = d.syncDir(dir)
+	}
+	if err != nil {
 		return failed("cannot delete a blob", err)
 	}
 	return nil

@@ -96,7 +96,8 @@ func TestDiskFollowsNothing(t *testing.T) {
 	}
 }
 
-// What a power loss leaves is what was synced: a blob's bytes before its name.
+// What a power loss leaves is what was synced: a blob's bytes before its name,
+// and its removal.
 func TestDiskSyncsBytesBeforeNames(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "blobs")
 	var synced []string
@@ -114,6 +115,15 @@ func TestDiskSyncsBytesBeforeNames(t *testing.T) {
 	}
 	if len(synced) != 2 || !strings.HasPrefix(synced[0], "tmp/") || synced[1] != filepath.Dir(place) {
 		t.Errorf("synced %v, the blob is %s", synced, place)
+	}
+	for _, what := range []string{"a blob", "one that has gone, perhaps not for good"} {
+		synced = nil
+		if err := d.Delete(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if len(synced) != 1 || synced[0] != filepath.Dir(place) {
+			t.Errorf("after the removal of %s: synced %v, it was %s", what, synced, place)
+		}
 	}
 }
 

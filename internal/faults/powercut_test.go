@@ -172,6 +172,18 @@ func (rec *recording) ended(ctx context.Context, c *sdk.Client, run string) work
 	return told
 }
 
+func (rec *recording) remove(ctx context.Context, c *sdk.Client, upload string, whole *promise) {
+	whole.until = rec.r.Count()
+	_, err := c.DeleteSessionArtifact(ctx, upload)
+	must(rec.t, upload, err)
+	rec.promise("upload "+upload+" is deleted", func(ctx context.Context, c *sdk.Client) error {
+		if _, err := c.ReadSessionArtifact(ctx, upload); !workbench.HasCode(err, workbench.CodeArtifactDeleted) {
+			return fmt.Errorf("reading it: %w", err)
+		}
+		return nil
+	})
+}
+
 // everything is a client that makes the server write everything it keeps.
 func everything(ctx context.Context, rec *recording, c *sdk.Client) {
 	a := rec.session(ctx, c)
@@ -187,19 +199,13 @@ func everything(ctx context.Context, rec *recording, c *sdk.Client) {
 		return err
 	})
 	rec.ended(ctx, c, rec.submit(ctx, c, a, "rm big.bin; for i in 1 2 3; do echo $i; sleep 0.05; done; exit 3"))
-	whole.until = rec.r.Count()
-	_, err := c.DeleteSessionArtifact(ctx, up)
-	must(rec.t, up, err)
-	rec.promise("upload "+up+" is deleted", func(ctx context.Context, c *sdk.Client) error {
-		if _, err := c.ReadSessionArtifact(ctx, up); !workbench.HasCode(err, workbench.CodeArtifactDeleted) {
-			return fmt.Errorf("reading it: %w", err)
-		}
-		return nil
-	})
+	rec.remove(ctx, c, up, whole)
+	unused, whole := rec.upload(ctx, c, a) // in no commit, so its blob goes too
+	rec.remove(ctx, c, unused, whole)
 	b := rec.session(ctx, c)
 	rec.ended(ctx, c, rec.submit(ctx, c, b, "echo hello >hello.txt"))
-	long, waiting := rec.submit(ctx, c, a, "sleep 20"), rec.submit(ctx, c, a, "echo never")
-	_, err = c.CloseAgentSession(ctx, a)
+	long, waiting := rec.submit(ctx, c, a, "sleep 3"), rec.submit(ctx, c, a, "echo never")
+	_, err := c.CloseAgentSession(ctx, a)
 	must(rec.t, a, err)
 	rec.promise("session "+a+" is closed", func(ctx context.Context, c *sdk.Client) error {
 		s, err := c.AgentSession(ctx, a)
@@ -342,13 +348,17 @@ func (rec *recording) danglingBlobs(ctx context.Context, dir string) []string {
 // before is there when it comes back, and what is listed is whole.
 func TestPowerCut(t *testing.T) {
 	rec := mustRecord(t, nil, everything)
+	served := rec.r.Count()
 	if found := mustSweep(t, rec.dir, rec.r.Database(), rec.r.Blobs()...); found != nil {
 		t.Fatal(found)
 	}
 	moments := rec.r.Moments()
 	seed := uint64(time.Now().UnixNano())
-	order := mathrand.New(mathrand.NewPCG(seed, 0)).Perm(len(moments) - rec.first)
-	end := time.Now().Add(40 * time.Second) // as many as there is time for
+	order := mathrand.New(mathrand.NewPCG(seed, 0)).Perm(served - rec.first)
+	for i := served; i < len(moments); i++ { // the sweep's, all of them
+		order = append([]int{i - rec.first}, order...)
+	}
+	end := time.Now().Add(20 * time.Second) // as many as there is time for
 	checked, synced := 0, map[string]int{}
 	for _, i := range order {
 		if os.Getenv("WORKBENCH_SOAK") == "" && time.Now().After(end) {

@@ -102,7 +102,14 @@ func writeDurably(file string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(tmp, file)
+	if err := os.Rename(tmp, file); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 func (d *dataDir) close() error { return d.lock.Close() }
