@@ -79,7 +79,12 @@ func (a *app) rootCommand() *cobra.Command {
 func group(c *cobra.Command) *cobra.Command {
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return usageError(c, "there is no command %q", c.CommandPath()+" "+terminal.Line(args[0]))
+			err := workbench.E(workbench.CodeInvalidRequest, "there is no command %q", c.CommandPath()+" "+terminal.Line(args[0])).WithHint("%s --help", c.CommandPath())
+			c.SuggestionsMinimumDistance = 2
+			if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+				err = err.WithHint("did you mean %q?", c.CommandPath()+" "+near[0])
+			}
+			return err
 		}
 		return nil
 	}

@@ -83,13 +83,25 @@ func (a *app) keyCreate(l *local) *cobra.Command {
 				until := time.Now().Add(ttl)
 				r.ExpiresAt = &until
 			}
-			return a.withAdmin(c.Context(), l, func(ctx context.Context, client *client) error {
+			return a.withAdmin(c.Context(), l, func(ctx context.Context, client *client) (err error) {
+				var place *os.File
+				if secretFile != "" { // before there is a secret that could be lost
+					if place, err = newSecretFile(secretFile); err != nil {
+						return err
+					}
+					defer func() {
+						if err != nil {
+							_ = place.Close() // empty
+							a.also(os.Remove(secretFile), &err)
+						}
+					}()
+				}
 				k, err := client.CreateKey(ctx, r)
 				if err != nil {
 					return err
 				}
-				if secretFile != "" {
-					if err := writeSecret(secretFile, k.Secret); err != nil {
+				if place != nil {
+					if err := keepSecret(place, k.Secret); err != nil {
 						return err
 					}
 					k.Secret = ""
@@ -113,14 +125,19 @@ func (a *app) keyCreate(l *local) *cobra.Command {
 	return c
 }
 
-// writeSecret writes a secret to a file that must not exist.
-func writeSecret(name, secret string) error {
+// newSecretFile makes the file for a secret, which must not exist.
+func newSecretFile(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return workbench.E(workbench.CodeInvalidRequest, "the file for the secret cannot be made: %s", name).
-			WithHint("the key was created; revoke it, and name a file that does not exist yet").Caused(err)
+		return nil, workbench.E(workbench.CodeInvalidRequest, "the file for the secret cannot be made: %s", name).
+			WithHint("name a file that does not exist yet, in a directory that does; no key was created").Caused(err)
 	}
-	_, err = fmt.Fprintln(f, secret)
+	return f, nil
+}
+
+// keepSecret writes a secret to its file and closes that.
+func keepSecret(f *os.File, secret string) error {
+	_, err := fmt.Fprintln(f, secret)
 	return errors.Join(err, f.Sync(), f.Close())
 }
 

@@ -284,3 +284,23 @@ func TestInputThatIsNoTextIsRefusedWithAWayOut(t *testing.T) {
 		}
 	}
 }
+
+func TestNearMissesOnTheCommandLine(t *testing.T) {
+	hermetic(t)
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"sesion", "list"}, "workbench: there is no command \"workbench sesion\"\nhint: did you mean \"workbench session\"?\n"},
+		{[]string{"session", "lst"}, "workbench: there is no command \"workbench session lst\"\nhint: did you mean \"workbench session list\"?\n"},
+		{[]string{"session", "frobnicate"}, "workbench: there is no command \"workbench session frobnicate\"\nhint: workbench session --help\n"},
+		{[]string{"session", "create", "--set-limit", "memory=1MiB"}, "workbench: --set-limit knows no limit \"memory\"\nhint: did you mean memoryBytes?\n"},
+		{[]string{"session", "create", "--set-limit", "frob=1"}, "workbench: --set-limit knows no limit \"frob\"\nhint: limits are memoryBytes, "},
+		{[]string{"session", "create", "--label", "x"}, "workbench: --label takes NAME=VALUE\nhint: such as --label team=sales\n"},
+		{[]string{"key", "list", "--limit", "0"}, "workbench: invalid argument \"0\" for \"--limit\" flag: it must be between 1 and 200\n"},
+	} {
+		if _, stderr, status := invoke(t, tc.args...); status != workbench.ExitUsage || !strings.HasPrefix(stderr, tc.want) {
+			t.Errorf("workbench %s: status %d, stderr %q, want %q", strings.Join(tc.args, " "), status, stderr, tc.want)
+		}
+	}
+}

@@ -166,9 +166,13 @@ func (a *app) showAdminKey(secret, file string) error {
 		_, err := fmt.Fprintf(a.out, "first start: this admin key is shown once\n%s\n", secret)
 		return err
 	}
-	if err := writeSecret(file, secret); err != nil {
+	f, err := newSecretFile(file)
+	if err == nil {
+		err = keepSecret(f, secret)
+	}
+	if err != nil {
 		fmt.Fprintf(a.out, "first start: this admin key is shown once\n%s\n", secret)
-		return err
+		return workbench.AsError(err).WithHint("the key was printed instead; start the server again without --admin-key-file")
 	}
 	a.note("first start: the admin key is in %s", file)
 	return nil

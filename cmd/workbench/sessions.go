@@ -57,16 +57,32 @@ func showPage[T any](a *app, answer any, items []T, next string, heading []strin
 
 // paging is how much of a list is shown.
 type paging struct {
-	limit  int
+	limit  pageLimit
 	cursor string
 }
 
+// pageLimit is a number of items. None, for which a server would take its
+// default, is refused like every number out of range.
+type pageLimit int
+
+func (l *pageLimit) String() string { return strconv.Itoa(int(*l)) }
+func (*pageLimit) Type() string     { return "int" }
+func (l *pageLimit) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > workbench.MaxPageLimit {
+		return fmt.Errorf("it must be between 1 and %d", workbench.MaxPageLimit)
+	}
+	*l = pageLimit(n)
+	return nil
+}
+
 func (p *paging) flags(f *pflag.FlagSet) {
-	f.IntVar(&p.limit, "limit", 50, "items to show, 1 to 200")
+	p.limit = 50
+	f.Var(&p.limit, "limit", "items to show, 1 to 200")
 	f.StringVar(&p.cursor, "cursor", "", "nextCursor of the page before")
 }
 
-func (p paging) page() workbench.Page { return workbench.Page{Limit: p.limit, Cursor: p.cursor} }
+func (p paging) page() workbench.Page { return workbench.Page{Limit: int(p.limit), Cursor: p.cursor} }
 
 // more says on stderr how to get the next page.
 func (a *app) more(next string) {
@@ -297,7 +313,7 @@ func pairs(flag string, args []string) (map[string]string, error) {
 	for _, arg := range args {
 		name, value, ok := strings.Cut(arg, "=")
 		if !ok || name == "" {
-			return nil, workbench.E(workbench.CodeInvalidRequest, "--%s takes NAME=VALUE", flag).WithField(flag)
+			return nil, workbench.E(workbench.CodeInvalidRequest, "--%s takes NAME=VALUE", flag).WithField(flag).WithHint("such as --%s %s", flag, map[string]string{"label": "team=sales", "set-limit": "memoryBytes=128MiB"}[flag])
 		}
 		all[name] = value
 	}
@@ -316,7 +332,8 @@ func limitsOf(args []string) (*workbench.LimitsRequest, error) {
 	numbers := make(map[string]int64, len(given))
 	for name, value := range given {
 		if numbers[name], err = parseBytes(value); err != nil {
-			return nil, workbench.E(workbench.CodeInvalidRequest, "--set-limit %s takes a whole number, or one with KiB, MiB or GiB", name).WithField("set-limit")
+			return nil, workbench.E(workbench.CodeInvalidRequest, "--set-limit %s takes a whole number, or one with KiB, MiB or GiB", name).WithField("set-limit").
+				WithHint("such as --set-limit memoryBytes=128MiB")
 		}
 	}
 	raw, err := json.Marshal(numbers)
@@ -327,10 +344,26 @@ func limitsOf(args []string) (*workbench.LimitsRequest, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
-		return nil, workbench.E(workbench.CodeInvalidRequest, "there is no such limit").WithField("set-limit").
-			WithHint("limits are memoryBytes, workspaceBytes, tasks, timeoutMs, maxTimeoutMs, outputBytes, fileBytes, sessionFilesBytes, sessionFiles and toolCalls")
+		return nil, noSuchLimit(numbers)
 	}
 	return &r, nil
+}
+
+// noSuchLimit names the first of the names given that is no limit's.
+func noSuchLimit(given map[string]int64) error {
+	limits := []string{"memoryBytes", "workspaceBytes", "tasks", "timeoutMs", "maxTimeoutMs", "outputBytes", "fileBytes", "sessionFilesBytes", "sessionFiles", "toolCalls"}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if slices.Contains(limits, name) {
+			continue
+		}
+		for _, limit := range limits {
+			if len(name) >= 3 && strings.HasPrefix(strings.ToLower(limit), strings.ToLower(name)) {
+				return workbench.E(workbench.CodeInvalidRequest, "--set-limit knows no limit %q", name).WithField("set-limit").WithHint("did you mean %s?", limit)
+			}
+		}
+		return workbench.E(workbench.CodeInvalidRequest, "--set-limit knows no limit %q", name).WithField("set-limit").WithHint("limits are %s", strings.Join(limits, ", "))
+	}
+	return workbench.E(workbench.CodeLimitOutOfRange, "a value of --set-limit does not fit").WithField("set-limit").WithHint("give a smaller number")
 }
 
 func parseBytes(s string) (int64, error) {

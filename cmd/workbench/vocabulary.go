@@ -74,23 +74,25 @@ func translate(c *cobra.Command, e *workbench.Error) *workbench.Error {
 	t := translator{c: c, own: vocabularies[c.CommandPath()]}
 	out := *e
 	flag, known := t.flag(e.Field)
-	out.Detail, out.Hint = e.Detail, e.Hint
-	if known {
-		if rest, ok := strings.CutPrefix(out.Detail, e.Field+" "); ok {
-			out.Detail = flag + " " + t.durations(e.Field, rest)
-		}
-		out.Hint = strings.ReplaceAll(out.Hint, "leave "+e.Field+" out", "leave "+flag+" out")
-		out.Hint = strings.ReplaceAll(out.Hint, "correct "+e.Field+" ", "correct "+flag+" ")
-		out.Hint = strings.ReplaceAll(out.Hint, " and send the request again", " and try again")
-	}
 	for _, a := range advice {
 		means := strings.NewReplacer("FLAG", t.own["artifactIds"]+" NAME", "HELP", c.CommandPath()).Replace(a.means)
 		out.Detail = strings.ReplaceAll(out.Detail, a.said, means)
 		out.Hint = strings.ReplaceAll(out.Hint, a.said, means)
 	}
+	if known {
+		if rest, ok := strings.CutPrefix(out.Detail, e.Field+" "); ok {
+			out.Detail = flag + " " + t.amounts(e.Field, rest)
+		}
+		out.Hint = strings.ReplaceAll(out.Hint, "leave "+e.Field+" out", "leave "+flag+" out")
+		out.Hint = strings.ReplaceAll(out.Hint, "correct "+e.Field+" ", "correct "+flag+" ")
+		out.Hint = strings.ReplaceAll(out.Hint, " and send the request again", " and try again")
+	}
 	out.Detail, out.Hint = t.words(out.Detail), t.words(out.Hint)
 	if known && strings.HasPrefix(out.Hint, "send ") {
 		out.Hint = "give " + strings.TrimPrefix(out.Hint, "send ")
+	}
+	if known && !strings.Contains(out.Detail+out.Hint, flag) {
+		out.Detail += " (" + flag + ")"
 	}
 	return &out
 }
@@ -145,19 +147,36 @@ func (t translator) flag(field string) (string, bool) {
 
 var wholeNumber = regexp.MustCompile(`\b\d+\b`)
 
-// durations writes the numbers of a text about a field in milliseconds as the
-// flag takes them.
-func (t translator) durations(field, s string) string {
-	if !strings.HasSuffix(field, "Ms") || strings.Contains(field, ".") {
+// amounts writes the numbers of a text about a field as its flag takes them:
+// milliseconds as durations, bytes with a unit where there is one that fits.
+func (t translator) amounts(field, s string) string {
+	bytes, limit := strings.HasSuffix(field, "Bytes"), strings.HasPrefix(field, "limits.")
+	if !bytes && (!strings.HasSuffix(field, "Ms") || limit) {
 		return s
 	}
 	return wholeNumber.ReplaceAllStringFunc(s, func(digits string) string {
-		ms, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil {
+		n, err := strconv.ParseInt(digits, 10, 64)
+		switch {
+		case err != nil:
 			return digits
+		case bytes:
+			return withUnit(n)
 		}
-		return short(time.Duration(ms) * time.Millisecond)
+		return short(time.Duration(n) * time.Millisecond)
 	})
+}
+
+// withUnit is a number of bytes, exactly.
+func withUnit(n int64) string {
+	for _, u := range []struct {
+		name  string
+		bytes int64
+	}{{"GiB", workbench.GiB}, {"MiB", workbench.MiB}, {"KiB", workbench.KiB}} {
+		if n > 0 && n%u.bytes == 0 {
+			return fmt.Sprintf("%d%s", n/u.bytes, u.name)
+		}
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 // short is a duration without the parts that are nought: 3m, not 3m0s.
