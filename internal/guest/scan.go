@@ -16,7 +16,8 @@ import (
 
 // Scan implements guestwire.Guest.
 func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield func(guestwire.Entry, io.Reader) error) (guestwire.ScanResult, error) {
-	if _, err := s.current(); err != nil {
+	b, err := s.current()
+	if err != nil {
 		return guestwire.ScanResult{}, err
 	}
 	s.tree.mu.Lock()
@@ -32,7 +33,7 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 	var w *walker
 	err = asUser(func() error {
 		trust := base != nil && base.quiet && s.tree.timesTell()
-		if w, err = s.tree.look(ctx, base, trust, quiet); err != nil {
+		if w, err = s.tree.look(ctx, b.limits, base, trust, quiet); err != nil {
 			return err
 		}
 		return w.tell(yield)
@@ -75,8 +76,8 @@ func (s *supervisor) still(ctx context.Context) (quiet bool, resume func(), err 
 }
 
 // look walks the whole workspace.
-func (t *tree) look(ctx context.Context, base *snapshot, trust, quiet bool) (*walker, error) {
-	w := &walker{base: base, trust: trust, buf: make([]byte, hashBuffer), skipped: []guestwire.Skipped{},
+func (t *tree) look(ctx context.Context, l guestwire.SandboxLimits, base *snapshot, trust, quiet bool) (*walker, error) {
+	w := &walker{leftBytes: wholePages(l.WorkspaceBytes), leftEntries: l.WorkspaceInodes, base: base, trust: trust, buf: make([]byte, hashBuffer), skipped: []guestwire.Skipped{},
 		small: map[guestwire.Path][]byte{}, room: smallFiles,
 		now:    &snapshot{token: newToken(), nodes: map[guestwire.Path]node{}, at: time.Now(), quiet: quiet},
 		cancel: ctx.Err}

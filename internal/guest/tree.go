@@ -106,6 +106,10 @@ func (t *tree) timesTell() bool {
 // walker collects the workspace. It runs with user code's identity while no
 // code runs.
 type walker struct {
+	// What may still be committed. Holes in files and several names of one file
+	// make a tree larger than the space it takes; elsewhere it would not fit.
+	leftBytes, leftEntries int64
+
 	base    *snapshot // for hashes that need not be computed again; may be nil
 	trust   bool      // times tell every change since base
 	now     *snapshot
@@ -126,6 +130,12 @@ const (
 	hashBuffer   = 128 << 10
 	smallFiles   = 4 << 20 // contents kept between the two passes of a scan
 )
+
+// wholePages is what a file of that size takes without holes.
+func wholePages(size int64) int64 {
+	const page = 4096
+	return (size + page - 1) / page * page
+}
 
 // whyUnreadable is why an entry was skipped that could not be looked at.
 const whyUnreadable = "unreadable"
@@ -166,17 +176,26 @@ func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, de
 		w.skip(p, "depth")
 		return nil
 	}
+	if w.leftEntries <= 0 {
+		w.skip(p, "too_many")
+		return nil
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		n.typ = guestwire.TypeDir
 		return w.directory(fd, name, p, n, depth)
 	case unix.S_IFREG:
 		n.typ, n.size = guestwire.TypeFile, st.Size
+		if wholePages(n.size) > w.leftBytes {
+			w.skip(p, "too_large")
+			return nil
+		}
 		if err := w.file(fd, name, p, &n); err != nil {
 			w.skip(p, whyUnreadable)
 			return nil //nolint:nilerr // the host is told that it was skipped
 		}
 		w.bytes += n.size
+		w.leftBytes -= wholePages(n.size)
 	case unix.S_IFLNK:
 		target, err := readlink(fd, name)
 		if err != nil {
@@ -199,6 +218,7 @@ func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, de
 }
 
 func (w *walker) take(p guestwire.Path, n node) {
+	w.leftEntries--
 	w.now.nodes[p] = n
 	w.order = append(w.order, p)
 }

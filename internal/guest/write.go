@@ -36,13 +36,14 @@ func (c *counted) sum() []byte { return c.h.Sum(nil) }
 // Write implements guestwire.Guest. Everything is written with user code's
 // identity, element by element, through no link.
 func (s *supervisor) Write(ctx context.Context, restore bool, src guestwire.FileSource) (guestwire.WriteResult, error) {
-	if _, err := s.current(); err != nil {
+	b, err := s.current()
+	if err != nil {
 		return guestwire.WriteResult{}, err
 	}
 	s.tree.mu.Lock()
 	defer s.tree.mu.Unlock()
 	var res guestwire.WriteResult
-	err := asUser(func() error {
+	err = asUser(func() error {
 		w := &writer{restore: restore}
 		if restore {
 			if err := mustBeEmpty(); err != nil {
@@ -72,7 +73,7 @@ func (s *supervisor) Write(ctx context.Context, restore bool, src guestwire.File
 		if !restore {
 			return nil
 		}
-		return s.settle(ctx, &res)
+		return s.settle(ctx, b.limits, &res)
 	})
 	if err != nil {
 		return guestwire.WriteResult{}, writeError(err)
@@ -81,8 +82,8 @@ func (s *supervisor) Write(ctx context.Context, restore bool, src guestwire.File
 }
 
 // settle takes the restored tree as the base of the next scan.
-func (s *supervisor) settle(ctx context.Context, res *guestwire.WriteResult) error {
-	now, err := s.tree.look(ctx, nil, false, len(s.live()) == 0)
+func (s *supervisor) settle(ctx context.Context, l guestwire.SandboxLimits, res *guestwire.WriteResult) error {
+	now, err := s.tree.look(ctx, l, nil, false, len(s.live()) == 0)
 	if err != nil {
 		return err
 	}

@@ -282,7 +282,7 @@ type ScanResult struct {
 // Skipped is an entry that is not committed.
 type Skipped struct {
 	Path Path   `json:"path"`
-	Why  string `json:"why"` // fifo, socket, device, depth, unreadable
+	Why  string `json:"why"` // fifo, socket, device, depth, unreadable, too_large, too_many
 }
 
 // FileSource gives the entries of a write or restore, in order: parents before
