@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -127,6 +128,10 @@ func (a *app) report(c *cobra.Command, err error) int {
 	}
 	var coded *workbench.Error
 	if !errors.As(err, &coded) {
+		if errors.Is(err, syscall.EPIPE) {
+			a.note("whoever read the output has gone; what was left of it is not shown")
+			return workbench.ExitFailure
+		}
 		tell(a.err, "workbench: "+terminal.Line(err.Error())+"\n")
 		return workbench.ExitFailure
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -118,6 +119,7 @@ func TestErrorsAreTold(t *testing.T) {
 		{"a server's error", served, "workbench: 64 MiB of 64 MiB are used\\x1b[2J\nhint: delete a file\n(quota_exceeded, request req_1)\n", 7},
 		{"this host's error", workbench.E(workbench.CodeUnavailable, "cannot listen").Caused(errors.New("address in use")), "workbench: cannot listen\n  because: address in use\n(unavailable)\n", 8},
 		{"an error without a code", errors.New("disk on fire"), "workbench: disk on fire\n", 1},
+		{"a reader that went away", &os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.EPIPE}, "workbench: whoever read the output has gone; what was left of it is not shown\n", 1},
 		{"a program's own code", exitError(42), "", 42},
 		{"none", nil, "", 0},
 	} {

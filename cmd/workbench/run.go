@@ -222,7 +222,8 @@ func openInput(name string) (*os.File, int64, error) {
 // runProgram is `workbench run`.
 func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string, args []string) (err error) {
 	if f.session != "" && (f.size != "" || f.image != "") {
-		return workbench.E(workbench.CodeInvalidRequest, "--size and --image belong to a new session, and --session names one that is there")
+		return workbench.E(workbench.CodeInvalidRequest, "--size and --image belong to a new session, and --session names one that is there").
+			WithHint("leave --session out, or them")
 	}
 	submission, err := a.submission(f, file, args)
 	if err != nil {

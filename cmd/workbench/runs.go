@@ -103,6 +103,9 @@ func (a *app) runsCancel(l *local) *cobra.Command {
 		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Run, error) {
 			return client.CancelRun(ctx, id)
 		}, func(r workbench.Run) error {
+			if r.Status.Terminal() && r.Status != workbench.StatusCancelled {
+				a.note("it had ended before")
+			}
 			return a.fields("run", r.ID, "status", string(r.Status), "reason", string(r.Reason))
 		}),
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/telemetry"
 )
 
 // serveFlags are the settings of the listener; those of the server behind it
@@ -53,24 +54,29 @@ func (a *app) serveCommand() *cobra.Command {
 }
 
 // operatorLog is the log that a person reads.
-func operatorLog(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+func operatorLog(w io.Writer) *slog.Logger {
+	return telemetry.NewLogger(w, telemetry.LogText, slog.LevelInfo)
+}
 
 func (f serveFlags) log(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
 		return nil, workbench.E(workbench.CodeInvalidRequest, "--log-level is debug, info, warn or error").WithField("log-level")
 	}
-	o := &slog.HandlerOptions{Level: level}
 	if f.logJSON {
-		return slog.New(slog.NewJSONHandler(w, o)), nil
+		return telemetry.NewLogger(w, telemetry.LogJSON, level), nil
 	}
-	return slog.New(slog.NewTextHandler(w, o)), nil
+	return telemetry.NewLogger(w, telemetry.LogText, level), nil
 }
 
 func (a *app) serve(ctx context.Context, l *local, f serveFlags) error {
 	if (f.cert == "") != (f.key == "") {
 		return workbench.E(workbench.CodeInvalidRequest, "--tls-cert and --tls-key go together")
 	}
+	// Whoever reads the log slowly, or not at all, does not hold up the server.
+	plain, sink := a.err, telemetry.NewSink(a.err)
+	a.err = sink
+	defer func() { sink.Close(); a.err = plain }()
 	log, err := f.log(a.err)
 	if err != nil {
 		return err

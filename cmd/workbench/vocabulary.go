@@ -17,7 +17,7 @@ import (
 // command line, by command. What is in none of them is said as it came.
 var vocabularies = map[string]map[string]string{
 	"workbench run": {
-		"timeoutMs": "--timeout", "ttlMs": "--timeout", "size": "--size", "image": "--image", "language": "--language", "code": "FILE", "stdin": "--stdin",
+		"timeoutMs": "--timeout", "ttlMs": "--timeout", "size": "--size", "image": "--image", "language": "--language", "code": "the program", "stdin": "--stdin",
 		"env": "--env", "args": "ARGUMENTS", "keep": "--keep", "artifactIds": "--file", "sessionId": "--session", "file": "--file", "name": "--file", "path": "--file", "out": "--out",
 	},
 	"workbench session create": {
@@ -40,7 +40,7 @@ var vocabularies = map[string]map[string]string{
 
 // anywhere are the names that mean the same to every command.
 var anywhere = map[string]string{
-	"limit": "--limit", "cursor": "--cursor", "server": "--server", "Workbench-Tenant": "--tenant", "Workbench-End-User": "--end-user", "Workbench-Group": "--group",
+	"limit": "--limit", "cursor": "--cursor", "server": "--server", "driver": "--driver", "Workbench-Tenant": "--tenant", "Workbench-End-User": "--end-user", "Workbench-Group": "--group",
 }
 
 // advice are the server's hints that speak of requests, and what to do about
@@ -60,7 +60,8 @@ var advice = []struct{ said, means string }{
 	{"read the session again and decide anew", "workbench session show tells the current revision"},
 	{"send a relative path inside the workspace", "give a relative path inside the workspace"},
 	{"send the program to run", "give a program that is not empty"},
-	{"see /openapi.json for its form", "HELP --help"}, {"see /openapi.json for its fields", "HELP --help"}, {"see /openapi.json for its type", "HELP --help"}, {"see /openapi.json", "HELP --help"},
+	{"see /openapi.json for its form", "HELP --help"}, {"see /openapi.json for its fields", "HELP --help"}, {"see /openapi.json for its type", "HELP --help"},
+	{"see /openapi.json", "check the address that --server or WORKBENCH_SERVER gives: it is the server's own, without a path of the API"}, // for a route that there is not
 	{"the header ", ""},
 }
 
@@ -91,7 +92,8 @@ func translate(c *cobra.Command, e *workbench.Error) *workbench.Error {
 	if known && strings.HasPrefix(out.Hint, "send ") {
 		out.Hint = "give " + strings.TrimPrefix(out.Hint, "send ")
 	}
-	if known && !strings.Contains(out.Detail+out.Hint, flag) {
+	given := c.Flags().Changed(strings.TrimPrefix(flag, "--"))
+	if known && (given || e.Code == workbench.CodeInvalidRequest) && !strings.Contains(out.Detail+out.Hint, flag) {
 		out.Detail += " (" + flag + ")"
 	}
 	return &out

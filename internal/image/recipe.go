@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/image/recipes"
@@ -57,7 +58,7 @@ func Recipes() []string {
 func LoadRecipe(name string) (Recipe, error) {
 	if !slices.Contains(Recipes(), name) {
 		return Recipe{}, workbench.E(workbench.CodeImageNotFound, "there is no recipe with this name").
-			WithField("recipe").WithHint("the recipes are: %v", Recipes())
+			WithField("recipe").WithHint("the recipes are: %s", strings.Join(Recipes(), ", "))
 	}
 	return ReadRecipe(recipes.Files, name)
 }
