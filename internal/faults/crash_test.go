@@ -27,7 +27,7 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w.mustKey(ctx)
-	if err := w.scenario(ctx, "dry"); err != nil {
+	if err := w.scenario(ctx, "dry", nil); err != nil {
 		t.Fatalf("the scenario does not even run without faults: %v\n%s", err, w.log())
 	}
 	hits := w.mustHits()
@@ -39,28 +39,33 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 	if len(names) < 40 {
 		t.Fatalf("the scenario passes only %d failpoints: %v", len(names), names)
 	}
-	var killed atomic.Int64
-	t.Run("at", func(t *testing.T) { // returns when all shards have ended
-		for shard := range shards {
-			t.Run(strconv.Itoa(shard), func(t *testing.T) {
-				t.Parallel()
-				w := mustWorld(t)
-				for i, name := range names {
-					for n := 1; i%shards == shard && n <= min(depth, hits[name]); n++ {
-						t.Run(name+"@"+strconv.Itoa(n), func(t *testing.T) {
-							killAt(t, w, name, n)
-							killed.Add(1)
-						})
-					}
-				}
-			})
+	type place struct {
+		name string
+		hit  int
+	}
+	places := make(chan place, depth*len(names))
+	for _, name := range names {
+		for n := range min(depth, hits[name]) {
+			places <- place{name, n + 1}
 		}
-	})
-	t.Logf("killed at %d failpoints: %v", killed.Load(), names)
+	}
+	close(places)
+	var killed atomic.Int64
+	var shards sync.WaitGroup
+	for range 3 { // worlds that share the places; three keep two cores busy
+		w := mustWorld(t)
+		shards.Go(func() {
+			for p := range places {
+				t.Run(fmt.Sprintf("%s@%d", p.name, p.hit), func(t *testing.T) {
+					killAt(t, w, p.name, p.hit)
+					killed.Add(1)
+				})
+			}
+		})
+	}
+	shards.Wait()
+	t.Logf("killed at %d places: %v", killed.Load(), names)
 }
-
-// shards is how many worlds share the failpoints; each is a server of its own.
-const shards = 3
 
 func killAt(t *testing.T, w *world, name string, n int) {
 	at := fmt.Sprintf("%s=exit@%d", name, n)
@@ -82,7 +87,7 @@ func (w *world) killedAt(failpoints, name string) bool {
 	if failpoints != "" {
 		w.mustStart(failpoints)
 	}
-	before := w.starts
+	before := w.started()
 	watch, stopWatching := context.WithCancel(w.t.Context())
 	var watcher sync.WaitGroup
 	watcher.Go(func() { w.supervise(watch) })
@@ -91,13 +96,13 @@ func (w *world) killedAt(failpoints, name string) bool {
 	if w.key == "" {
 		w.mustKey(ctx)
 	}
-	if err := w.scenario(ctx, name); err != nil {
+	if err := w.scenario(ctx, name, func() bool { return w.died(before) }); err != nil {
 		w.t.Errorf("%v\n%s", err, w.log())
 	}
 	stopWatching()
 	watcher.Wait()
 	w.check(ctx)
-	return w.starts > before || w.deaths > 0
+	return w.died(before)
 }
 
 // mustHits counts the failpoints passed so far, by name.
@@ -116,6 +121,7 @@ func (w *world) mustHits() map[string]int {
 
 // The server is killed at random moments while several clients work.
 func TestKillAtRandomMoments(t *testing.T) {
+	t.Parallel()
 	kills := 40
 	if os.Getenv("WORKBENCH_SOAK") != "" {
 		kills = 1000
@@ -132,7 +138,7 @@ func TestKillAtRandomMoments(t *testing.T) {
 	for i := range 3 {
 		clients.Go(func() {
 			for round := 0; load.Err() == nil; round++ {
-				err := w.scenario(ctx, fmt.Sprintf("client%d-round%d", i, round))
+				err := w.scenario(ctx, fmt.Sprintf("client%d-round%d", i, round), nil)
 				if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 					t.Errorf("client %d: %v", i, err)
 					return

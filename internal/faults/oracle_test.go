@@ -10,6 +10,7 @@ import (
 
 // A server that starts every step twice is caught by both oracles.
 func TestOraclesCatchASecondStart(t *testing.T) {
+	t.Parallel()
 	w := mustWorldAt(t, "", "-twice")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -32,6 +33,7 @@ func TestOraclesCatchASecondStart(t *testing.T) {
 // A mark that a program leaves is seen on the host when the run has ended, and
 // a run that did not start left none.
 func TestOraclesAgreeOnWhatStarted(t *testing.T) {
+	t.Parallel()
 	w := mustWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -347,6 +347,7 @@ func (rec *recording) danglingBlobs(ctx context.Context, dir string) []string {
 // The power goes at every fsync of a server's life: what was acknowledged
 // before is there when it comes back, and what is listed is whole.
 func TestPowerCut(t *testing.T) {
+	t.Parallel()
 	rec := mustRecord(t, nil, everything)
 	served := rec.r.Count()
 	if found := mustSweep(t, rec.dir, rec.r.Database(), rec.r.Blobs()...); found != nil {
@@ -379,6 +380,7 @@ func TestPowerCut(t *testing.T) {
 
 // A server that leaves out an fsync is caught.
 func TestPowerCutBites(t *testing.T) {
+	t.Parallel()
 	blobs := "blobs" + string(filepath.Separator)
 	for name, c := range map[string]struct {
 		skip func(path string) bool

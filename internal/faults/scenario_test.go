@@ -12,8 +12,9 @@ import (
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
 
-// scenario is what one client does: every kind of write the server makes.
-func (w *world) scenario(ctx context.Context, name string) error {
+// scenario is what one client does: every kind of write the server makes. When
+// enough, if it is given, says so in the middle, it comes to an end.
+func (w *world) scenario(ctx context.Context, name string, enough func() bool) error {
 	c := w.client(w.key)
 	s, err := again(ctx, func() (workbench.Session, error) {
 		return c.CreateAgentSession(ctx, sdk.CreateSession{Agent: name})
@@ -58,17 +59,27 @@ func (w *world) scenario(ctx context.Context, name string) error {
 	if _, err := w.wait(ctx, c, third); err != nil {
 		return fmt.Errorf("wait: %w", err)
 	}
-	if _, err := again(ctx, func() (workbench.Session, error) {
-		return c.RestartAgentSession(ctx, s.ID, sdk.RestartSession{Artifacts: []workbench.ArtifactSelect{{ID: up.ID}}, CancelActive: true})
-	}); err != nil {
-		return fmt.Errorf("restart: %w", err)
-	}
-	if err := w.race(ctx, c, s.ID, name+"-4", name+"-5"); err != nil {
-		return fmt.Errorf("race: %w", err)
+	if enough == nil || !enough() {
+		if err := w.startOver(ctx, c, s.ID, name, up.ID); err != nil {
+			return err
+		}
 	}
 	_, err = again(ctx, func() (workbench.Session, error) { return c.CloseAgentSession(ctx, s.ID) })
 	if err != nil {
 		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}
+
+// startOver restarts the session and goes on in it.
+func (w *world) startOver(ctx context.Context, c *sdk.Client, session, name, upload string) error {
+	if _, err := again(ctx, func() (workbench.Session, error) {
+		return c.RestartAgentSession(ctx, session, sdk.RestartSession{Artifacts: []workbench.ArtifactSelect{{ID: upload}}, CancelActive: true})
+	}); err != nil {
+		return fmt.Errorf("restart: %w", err)
+	}
+	if err := w.race(ctx, c, session, name+"-4", name+"-5"); err != nil {
+		return fmt.Errorf("race: %w", err)
 	}
 	return nil
 }

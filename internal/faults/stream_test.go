@@ -16,6 +16,7 @@ import (
 // on after the restart from the last event it has: what it gathers is, byte for
 // byte, what the receipt holds, and a prefix of what the program wrote.
 func TestEventStreamResumedAcrossAKill(t *testing.T) {
+	t.Parallel()
 	w := mustWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

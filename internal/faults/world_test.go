@@ -85,7 +85,7 @@ func mustWorldAt(t *testing.T, failpoints string, args ...string) *world {
 	w := &world{t: t, dir: t.TempDir(), args: args, runs: map[string]*known{}, files: map[string]string{}, history: newHistory()}
 	w.mustMarksFolder()
 	w.mustStart(failpoints)
-	t.Cleanup(w.stop)
+	t.Cleanup(func() { w.on(t).stop() })
 	return w
 }
 
@@ -198,6 +198,17 @@ func images() string {
 	}
 	return "/var/lib/workbench/images" // where make setup puts them
 }
+
+// started is how often the server was started.
+func (w *world) started() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.starts
+}
+
+// died reports whether the server was started again since, or died on its way
+// up.
+func (w *world) died(before int) bool { return w.started() > before || w.deaths > 0 }
 
 // on is the same world, reporting to a subtest.
 func (w *world) on(t *testing.T) *world {
