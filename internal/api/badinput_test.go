@@ -173,6 +173,22 @@ func badRequests(session, run, file string) []badRequest {
 	}
 }
 
+// TestNoRouteAndNoJSONSayWhere: what is nearly a route gets a suggestion, and a
+// body that was cut is told from one that is malformed.
+func TestNoRouteAndNoJSONSayWhere(t *testing.T) {
+	w := MustWorld(t)
+	key := w.Direct("", "acme", "ada")
+	if x := w.Do("GET", "/v1/workbench/session", key, ""); x.Status != 404 || x.Text("hint") != "did you mean /v1/workbench/sessions?" {
+		t.Errorf("a route that is nearly one: %d %s", x.Status, x.Body)
+	}
+	if x := w.Do("POST", "/v1/workbench/sessions", key, `{"agent":"a"`); x.Status != 400 || x.Text("detail") != "the body is not valid JSON: it ends too early" {
+		t.Errorf("a body that was cut: %d %s", x.Status, x.Body)
+	}
+	if x := w.Do("POST", "/v1/workbench/sessions", key, `{"agent":a}`); x.Status != 400 || x.Text("detail") != "the body is not valid JSON (byte 9)" {
+		t.Errorf("a body that is malformed: %d %s", x.Status, x.Body)
+	}
+}
+
 func manyLabels(n int) string {
 	pairs := make([]string, n)
 	for i := range pairs {

@@ -158,7 +158,7 @@ func escapedUnit(b []byte) (uint64, bool) {
 func parseValue(d *json.Decoder, depth int, path string) (any, error) {
 	token, err := d.Token()
 	if err != nil {
-		return nil, notJSON(d)
+		return nil, notJSON(d, err)
 	}
 	open, ok := token.(json.Delim)
 	if !ok {
@@ -177,12 +177,16 @@ func parseValue(d *json.Decoder, depth int, path string) (any, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); err != nil { // the closing bracket
-		return nil, notJSON(d)
+		return nil, notJSON(d, err)
 	}
 	return value, nil
 }
 
-func notJSON(d *json.Decoder) error {
+// notJSON says where the body stops to be JSON. err is what the decoder said.
+func notJSON(d *json.Decoder, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return invalid("", "the body is not valid JSON: it ends too early").WithHint("close every quote and bracket")
+	}
 	return invalid("", "the body is not valid JSON (byte %d)", d.InputOffset()).WithHint("look at that byte, counted from 0; quotes and backslashes inside a text are written \\\" and \\\\")
 }
 
@@ -204,7 +208,7 @@ func parseObject(d *json.Decoder, depth int, path string) (any, error) {
 		token, err := d.Token()
 		name, ok := token.(string)
 		if err != nil || !ok {
-			return nil, notJSON(d)
+			return nil, notJSON(d, err)
 		}
 		at := fieldName(name)
 		if path != "" {

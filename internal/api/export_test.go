@@ -41,5 +41,14 @@ func RawOf(c Chunk) []byte {
 // ParseStrict is parseStrict.
 func ParseStrict(raw []byte) (any, error) { return parseStrict(raw) }
 
+// NearestRoute is nearestRoute over every route.
+func NearestRoute(path string) string {
+	var patterns []string
+	for _, r := range routes() {
+		patterns = append(patterns, r.Pattern)
+	}
+	return nearestRoute(path, patterns)
+}
+
 // Nearest is nearest.
 func Nearest(name string, allowed []string) string { return nearest(name, allowed) }

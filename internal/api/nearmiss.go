@@ -51,6 +51,30 @@ func nearest(name string, allowed []string) string {
 	return best
 }
 
+// nearestRoute is the pattern of the route that a path was most likely meant to
+// be, "" if none comes near: as long, and with at most two slips in all.
+func nearestRoute(path string, patterns []string) string {
+	given := strings.Split(path, "/")
+	best, distance := "", 3
+	for _, pattern := range patterns {
+		want := strings.Split(pattern, "/")
+		if len(want) != len(given) {
+			continue
+		}
+		total := 0
+		for i, segment := range want {
+			if strings.HasPrefix(segment, "{") || len(given[i]) > 64 {
+				continue
+			}
+			total += slips(folded(given[i]), folded(segment))
+		}
+		if total < distance {
+			best, distance = pattern, total
+		}
+	}
+	return best
+}
+
 func folded(s string) string {
 	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
 }

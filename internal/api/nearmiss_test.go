@@ -20,3 +20,20 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+func TestNearestRoute(t *testing.T) {
+	for given, want := range map[string]string{
+		"/v1/workbench/session":           "/v1/workbench/sessions",
+		"/v1/workbench/run-code":          "/v1/workbench/run_code",
+		"/v1/workbench/runs/run_1/event":  "/v1/workbench/runs/{id}/events",
+		"/v1/workbench/sesions/ses_1/run": "/v1/workbench/sessions/{id}/runs",
+		"/healtz":                         "/healthz",
+		"/v1/workbench/frobnicate":        "",
+		"/":                               "",
+		"/a/b/c/d/e/f":                    "",
+	} {
+		if got := api.NearestRoute(given); got != want {
+			t.Errorf("%s is taken for %q, want %q", given, got, want)
+		}
+	}
+}

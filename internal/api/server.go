@@ -48,6 +48,7 @@ type Server struct {
 	holds       *holds
 	refusals    *refusals
 	trail       *audit.Trail
+	patterns    []string // of every route
 	document    []byte
 	documentTag string
 }
@@ -86,6 +87,7 @@ func New(o Options) *Server {
 	registry := newRegistry()
 	for _, r := range routes() {
 		s.mount(r, registry)
+		s.patterns = append(s.patterns, r.Pattern)
 	}
 	s.document = Document(o.Version)
 	s.documentTag = etagOf(s.document)
@@ -200,7 +202,11 @@ func (s *Server) noRoute(w *reply, r *http.Request) {
 		allow = s.allowed(r)
 	}
 	if allow == "" {
-		w.err = workbench.E(workbench.CodeNotFound, "no such route").WithHint("see /openapi.json")
+		none := workbench.E(workbench.CodeNotFound, "no such route").WithHint("see /openapi.json")
+		if near := nearestRoute(strings.TrimSuffix(path.Clean(r.URL.Path), "/"), s.patterns); near != "" {
+			none = none.WithHint("did you mean %s?", near)
+		}
+		w.err = none
 	} else {
 		w.Header().Set("Allow", allow)
 		w.err = workbench.E(workbench.CodeMethodNotAllowed, "this path does not take the method").WithHint("use one of: %s", allow)
