@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -48,6 +49,10 @@ func (a *app) verifyCommand() *cobra.Command {
 }
 
 func (a *app) verify(ctx context.Context, f verifyFlags) error {
+	if os.Geteuid() != 0 {
+		return workbench.E(workbench.CodeRuntimeUnavailable, "starting sandboxes needs root, and this process runs as user %d", os.Geteuid()).
+			WithHint("run this command as root; code in sandboxes runs unprivileged")
+	}
 	o, err := f.options(ctx)
 	if err != nil {
 		return err

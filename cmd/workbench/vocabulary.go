@@ -65,6 +65,10 @@ var advice = []struct{ said, means string }{
 	{"the header ", ""},
 }
 
+// rootless is what the driver advises who runs the server; whoever runs a
+// single command has another way out.
+const rootless = "run the server as root; sandboxes themselves run unprivileged"
+
 // translate puts an error about a request into the words of the command line
 // that made it: flags for fields, commands for routes, durations for
 // milliseconds. c may be nil.
@@ -87,6 +91,9 @@ func translate(c *cobra.Command, e *workbench.Error) *workbench.Error {
 		out.Hint = strings.ReplaceAll(out.Hint, "leave "+e.Field+" out", "leave "+flag+" out")
 		out.Hint = strings.ReplaceAll(out.Hint, "correct "+e.Field+" ", "correct "+flag+" ")
 		out.Hint = strings.ReplaceAll(out.Hint, " and send the request again", " and try again")
+	}
+	if e.Hint == rootless && c.Name() != "serve" {
+		out.Hint = "run this command as root (code in sandboxes runs unprivileged), or name a server with --server or WORKBENCH_SERVER"
 	}
 	out.Detail, out.Hint = t.words(out.Detail), t.words(out.Hint)
 	if known && strings.HasPrefix(out.Hint, "send ") {
