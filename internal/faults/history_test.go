@@ -174,8 +174,10 @@ func becomes(was, is stage) bool {
 		return is == started || is == ended
 	case over:
 		return is == ended || is == withdraw
+	case ended, withdraw:
+		return is == was
 	}
-	return is == was
+	return false
 }
 
 // checkWithin bounds the search for an order of one history.

@@ -311,7 +311,9 @@ func (rec *recording) danglingBlobs(ctx context.Context, dir string) []string {
 	defer func() { _ = raw.Close() }()
 	rows, err := raw.QueryContext(ctx, `SELECT b.id, b.size, EXISTS (SELECT 1 FROM blob_refs r WHERE r.blob_id = b.id) FROM blobs b
 		WHERE NOT EXISTS (SELECT 1 FROM inline_blobs i WHERE i.blob_id = b.id)`)
-	must(rec.t, rows, err)
+	if err != nil {
+		rec.t.Fatal(err)
+	}
 	defer func() { _ = rows.Close() }()
 	known := map[string]bool{}
 	for rows.Next() {
