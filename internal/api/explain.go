@@ -93,7 +93,7 @@ func misfit(s *huma.Schema, field string, value any) *workbench.Error {
 	text, isText := value.(string)
 	number, isNumber := value.(float64)
 	switch {
-	case s.Type != "" && s.Type != typeName(value) && !(s.Type == huma.TypeInteger && isNumber):
+	case s.Type != "" && s.Type != typeName(value) && (s.Type != huma.TypeInteger || !isNumber):
 		return invalid(field, "%s must be %s", what, typeWords[s.Type]).WithHint("send %s", wanted(s))
 	case len(s.Enum) > 0:
 		return notListed(what, field, text, enumOf(s))
