@@ -217,7 +217,7 @@ func (s *Server) ImageInUse(ctx context.Context, id string) (bool, error) {
 }
 
 // LocalKey makes a key for the user "local" of the tenant "local", for the
-// process that embeds the server. It is valid for a day.
+// process that embeds the server. It ends with the process.
 func (s *Server) LocalKey(ctx context.Context) (string, error) {
 	return s.identity.LocalKey(ctx)
 }
