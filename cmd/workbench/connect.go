@@ -146,10 +146,14 @@ func (a *app) outage(err error) {
 	a.note("the server is back")
 }
 
+// embeddedPatience is how long an engine of this process may be unable to
+// answer: there is no restart to wait for.
+const embeddedPatience = 10 * time.Second
+
 // embed speaks to a server of this process, through the same handler.
 func embed(s embedded, key string) (*client, error) {
 	transport := sdk.NewInProcess(s.Handler())
-	c, err := sdk.New(sdk.Options{BaseURL: "http://in-process", Key: key, UserAgent: "workbench-cli", HTTP: &http.Client{Transport: transport}})
+	c, err := sdk.New(sdk.Options{BaseURL: "http://in-process", Key: key, UserAgent: "workbench-cli", HTTP: &http.Client{Transport: transport}, Patience: embeddedPatience})
 	if err != nil {
 		return nil, err
 	}
