@@ -404,4 +404,19 @@ func TestPowerCutBites(t *testing.T) {
 			}
 		})
 	}
+	t.Run("of a removal", func(t *testing.T) {
+		sweeping := false
+		rec := mustRecord(t, func(path string) bool { return sweeping && strings.HasPrefix(path, blobs) }, func(ctx context.Context, rec *recording, c *sdk.Client) {
+			up, whole := rec.upload(ctx, c, rec.session(ctx, c))
+			rec.remove(ctx, c, up, whole)
+		})
+		sweeping = true
+		if found := mustSweep(t, rec.dir, rec.r.Database(), rec.r.Blobs()...); found != nil {
+			t.Fatal(found)
+		}
+		found := rec.violations(rec.r.Count(), rec.r.Now())
+		if len(found) != 1 || !strings.Contains(found[0], "stays for ever") {
+			t.Errorf("found %q, want a blob that stays for ever", found)
+		}
+	})
 }
