@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/base64"
+	"reflect"
 
 	"github.com/workbenchdev/workbench"
 )
@@ -48,6 +49,14 @@ func NearestRoute(path string) string {
 		patterns = append(patterns, r.Pattern)
 	}
 	return nearestRoute(path, patterns)
+}
+
+// Violation is what a submission is told that does not hold to its schema.
+func Violation(tree any) error {
+	registry := newRegistry()
+	t := reflect.TypeFor[SubmitRunRequest]()
+	b := &bodySchema{registry: registry, schema: registry.Schema(t, true, t.Name()), typ: t}
+	return b.validate(tree)
 }
 
 // Nearest is nearest.

@@ -124,3 +124,31 @@ func FuzzBody(f *testing.F) {
 		}
 	})
 }
+
+// FuzzViolation: whatever is sent, the answer names a field that can be shown,
+// says what is wrong and what to do, and repeats no text that was sent.
+func FuzzViolation(f *testing.F) {
+	for _, seed := range []string{
+		`{"language":"ruby","code":7}`, `{"artifactIds":[{"id":1,"a.b[0]":2}]}`, `{"env":{"a.b[":1,"":2,".":3}}`, `{"":1,".":2,"[":3,"[0]":4,"a]":5}`,
+		`{"language":null,"args":[[]],"keep":{"0":1},"timeoutMs":1e300,"afterExecution":[1.5]}`, `{"code":"CANARY","language":"CANARY","stdin":["CANARY"]}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		tree, err := api.ParseStrict(raw)
+		if err != nil {
+			return
+		}
+		err = api.Violation(tree)
+		if err == nil {
+			return
+		}
+		e := workbench.AsError(err)
+		if e.Detail == "" || e.Hint == "" || !utf8.ValidString(e.Detail+e.Field+e.Hint) || e.Code == workbench.CodeInternal {
+			t.Fatalf("%s: %+v", raw, e)
+		}
+		if strings.Contains(e.Detail+e.Hint, "CANARY") && !strings.Contains(e.Field, "CANARY") {
+			t.Fatalf("%s: a value is repeated: %+v", raw, e)
+		}
+	})
+}
