@@ -25,40 +25,62 @@ var interpreters = map[workbench.Language]string{
 	workbench.Bash:       "/bin/bash",
 }
 
-// Bind implements guestwire.Guest: it mounts the workspace and the scratch
-// space and settles the limits. The server calls it once.
-func (s *supervisor) Bind(_ context.Context, r guestwire.BindRequest) (guestwire.BindReply, error) {
+// Prepare implements guestwire.Guest: it mounts the workspace and the scratch
+// space, settles the limits and has the first interpreters started.
+func (s *supervisor) Prepare(_ context.Context, l guestwire.SandboxLimits) error {
 	s.binds.Lock()
 	defer s.binds.Unlock()
-	failed := func(what string, err error) (guestwire.BindReply, error) {
-		fmt.Fprintf(s.log, "guest: bind: %s: %v\n", what, err)
-		return guestwire.BindReply{}, workbench.E(workbench.CodeSandboxStart, "the sandbox could not be set up: %s: %v", what, err)
+	return s.prepare(l)
+}
+
+func (s *supervisor) prepare(l guestwire.SandboxLimits) error {
+	failed := func(what string, err error) error {
+		fmt.Fprintf(s.log, "guest: prepare: %s: %v\n", what, err)
+		return workbench.E(workbench.CodeSandboxStart, "the sandbox could not be set up: %s: %v", what, err)
 	}
-	if err := mountWorkspace(r.Limits); err != nil {
+	if err := mountWorkspace(l); err != nil {
 		return failed("workspace", err)
 	}
-	if err := mountScratch(r.Limits); err != nil {
+	if err := mountScratch(l); err != nil {
 		return failed("scratch", err)
 	}
-	b := &binding{limits: r.Limits}
-	enforced := map[string]string{"workspace": "tmpfs", "scratch": "tmpfs", "memory": "watchdog", "openFiles": "rlimit"}
+	b := &binding{limits: l}
 	if err := b.limitTasks(); err != nil {
 		return failed("tasks", err)
-	}
-	if enforced["tasks"] = "cgroup"; b.nproc > 0 {
-		enforced["tasks"] = "rlimit"
 	}
 	for _, l := range workbench.Languages() {
 		if _, err := os.Stat(interpreters[l]); err == nil {
 			b.languages = append(b.languages, l)
 		}
 	}
-	b.env = baseEnv(r)
+	b.env = baseEnv(l)
 	s.watch.begin(b)
+	s.ready = b
+	s.spares.begin(b, b.first())
+	return nil
+}
+
+// Bind implements guestwire.Guest. The server calls it once.
+func (s *supervisor) Bind(_ context.Context, r guestwire.BindRequest) (guestwire.BindReply, error) {
+	s.binds.Lock()
+	defer s.binds.Unlock()
+	if s.ready == nil {
+		if err := s.prepare(r.Limits); err != nil {
+			return guestwire.BindReply{}, err
+		}
+	}
+	b := s.ready
+	if b.limits != r.Limits {
+		return guestwire.BindReply{}, workbench.E(workbench.CodeConflict, "the sandbox was prepared for other limits")
+	}
+	enforced := map[string]string{"workspace": "tmpfs", "scratch": "tmpfs", "memory": "watchdog", "openFiles": "rlimit", "tasks": "cgroup"}
+	if b.nproc > 0 {
+		enforced["tasks"] = "rlimit"
+	}
+	b.session = r.Env
 	s.mu.Lock()
 	s.bound = b
 	s.mu.Unlock()
-	s.spares.begin(b, b.first())
 	return guestwire.BindReply{Languages: b.languages, Enforced: enforced}, nil
 }
 
@@ -180,9 +202,10 @@ func mountCgroup(tasks int) (string, error) {
 	return dir, nil
 }
 
-// baseEnv is the environment of every exec before the request's own.
-func baseEnv(r guestwire.BindRequest) map[string]string {
-	cpus := strconv.Itoa(max(1, int(r.Limits.CPUs)))
+// baseEnv is the environment of every exec before the session's and the
+// request's own.
+func baseEnv(l guestwire.SandboxLimits) map[string]string {
+	cpus := strconv.Itoa(max(1, int(l.CPUs)))
 	env := map[string]string{
 		"PATH": binDir + ":/usr/local/bin:/usr/bin:/bin", "HOME": homeDir, "LANG": "C.UTF-8",
 		"SHELL": "/bin/bash", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "Agg",
@@ -192,6 +215,5 @@ func baseEnv(r guestwire.BindRequest) map[string]string {
 	if weak(weakEnvironment) {
 		maps.Copy(env, ownEnv())
 	}
-	maps.Copy(env, r.Env)
 	return env
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/workbenchdev/workbench"
 )
@@ -47,7 +48,11 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 	if e.r.Dir != "" {
 		dir = e.r.Dir
 	}
-	own := map[string]string{"WORKBENCH_SOCKET": e.broker.path, "WORKBENCH_TOKEN": e.broker.token}
+	own := maps.Clone(e.b.session)
+	if own == nil {
+		own = map[string]string{}
+	}
+	own["WORKBENCH_SOCKET"], own["WORKBENCH_TOKEN"] = e.broker.path, e.broker.token
 	maps.Copy(own, e.r.Env)
 	name := e.r.Name
 	if name == "" {
@@ -87,6 +92,9 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 		return nil, err
 	}
 	c.program = interpreter(e.b, e.r.Language)
+	if e.special() {
+		c.Env = e.b.environment(own)
+	}
 	c.control = controlMessage(name, path, dir, e.r.Args, own, source)
 	return c, nil
 }
@@ -102,6 +110,23 @@ func interpreter(b *binding, lang workbench.Language) program {
 	}
 	return p
 }
+
+// special reports whether the exec's environment has variables that an
+// interpreter looks at when it starts: one that waits has started without them.
+func (e *execution) special() bool {
+	for _, env := range []map[string]string{e.b.session, e.r.Env} {
+		for name := range env {
+			if slices.ContainsFunc(startVariables, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// startVariables are the beginnings of the names of variables that loaders,
+// C libraries and interpreters read at their start.
+var startVariables = []string{"PYTHON", "NODE", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_", "UV_", "OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_"}
 
 // nodeOptions give the driver what it needs to run a module from memory as if
 // it were a file of the workspace.

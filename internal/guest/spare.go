@@ -263,7 +263,11 @@ func (e *execution) enter() error {
 	g, full := e.s.groups[e.r.Group], len(e.s.groups) >= guestwire.MaxGroups
 	e.s.mu.Unlock()
 	if g == nil && !full {
-		if sp := e.s.spares.take(e.r.Language); sp != nil {
+		lang := e.r.Language
+		if e.special() {
+			lang = "" // a stage will do
+		}
+		if sp := e.s.spares.take(lang); sp != nil {
 			return e.enterSpare(sp)
 		}
 	}

@@ -1,13 +1,16 @@
 package guest_test
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox/oci"
+	"github.com/workbenchdev/workbench/internal/sandbox/sandboxtest"
 )
 
 // age prints for how many seconds the process has existed.
@@ -131,4 +134,64 @@ print(len(x) >> 20)
 	if o := s.code(t, workbench.Python, "x = bytearray(b'x') * (300 << 20)"); o.Reason != workbench.ReasonOutOfMemory {
 		t.Errorf("300 MiB ended as exit %d, reason %q; want out_of_memory", o.ExitCode, o.Reason)
 	}
+}
+
+// TestStartVariables: what an interpreter reads when it starts has its effect,
+// also where others wait.
+func TestStartVariables(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		r := request(workbench.Python, "import sys; print(hash('a') == hash('a'), sys.flags.hash_randomization, '/opt/x' in sys.path)")
+		r.Env = map[string]string{"PYTHONHASHSEED": "0", "PYTHONPATH": "/opt/x"}
+		s.do(t, r).want(t, 0, "True 0 True\n")
+		r = request(workbench.JavaScript, "console.log(process.execArgv.length, new Date(0).getHours(), typeof gc)")
+		r.Env = map[string]string{"NODE_OPTIONS": "--expose-gc", "TZ": "Asia/Tokyo"}
+		s.do(t, r).want(t, 0, "0 9 function\n")
+	})
+}
+
+// TestPrepared: a sandbox made ready for any session starts its interpreters
+// before it has one, and runs nothing until then.
+func TestPrepared(t *testing.T) {
+	d, env := MustDriver(t, oci.Runsc)
+	class := sandboxtest.Standard(env.Image)
+	box, err := d.Start(t.Context(), class)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = box.Kill(context.Background()) })
+	client, err := guestwire.Dial(t.Context(), box.Stream(), guestwire.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	limits := guestwire.SandboxLimits{MemoryBytes: class.MemoryBytes, WorkspaceBytes: class.WorkspaceBytes, WorkspaceInodes: class.WorkspaceInodes,
+		ScratchBytes: class.ScratchBytes, Tasks: class.Tasks, OpenFiles: sandboxtest.OpenFiles, CPUs: class.CPUs}
+	if err := client.Prepare(t.Context(), limits); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Prepare(t.Context(), limits); !workbench.HasCode(err, workbench.CodeConflict) {
+		t.Errorf("prepared twice: %v, want conflict", err)
+	}
+	early := request(workbench.Python, "print(1)")
+	early.ID, early.Group, early.OutputBytes = "early", "early", 1<<20
+	if _, err := client.Exec(t.Context(), early, newHost()); !workbench.HasCode(err, workbench.CodeConflict) {
+		t.Errorf("a run before there is a session: %v, want conflict", err)
+	}
+	time.Sleep(warm)
+	bind := guestwire.BindRequest{SessionNonce: "s", Seed: make([]byte, 32), Limits: limits, Env: map[string]string{"OWN": "session"}}
+	other := bind
+	other.Limits.Tasks++
+	if _, err := client.Bind(t.Context(), other); !workbench.HasCode(err, workbench.CodeConflict) {
+		t.Errorf("bound with other limits: %v, want conflict", err)
+	}
+	bound, err := client.Bind(t.Context(), bind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, kind: oci.Runsc, d: d, env: env, Session: &sandboxtest.Session{Sandbox: box, Client: client, Bound: bound}}
+	if got := s.age(t, workbench.Python); got < time.Second {
+		t.Errorf("the interpreter is %v old: it could start %v before the session", got, warm)
+	}
+	s.code(t, workbench.Python, "import os; print(os.environ['OWN'])").want(t, 0, "session\n")
+	s.code(t, workbench.Bash, "echo $OWN").want(t, 0, "session\n")
 }

@@ -24,7 +24,8 @@ type supervisor struct {
 	procs *reaper
 	log   io.Writer
 
-	binds  sync.Mutex // held while Bind works
+	binds  sync.Mutex // held while Prepare or Bind works
+	ready  *binding   // nil until prepared; guarded by binds
 	mu     sync.Mutex
 	bound  *binding // nil until bound
 	groups map[string]*group
@@ -36,10 +37,11 @@ type supervisor struct {
 	spares *spares
 }
 
-// binding is what Bind settled; it does not change.
+// binding is what Prepare and Bind settled; it does not change.
 type binding struct {
 	limits    guestwire.SandboxLimits
 	env       map[string]string // of every exec
+	session   map[string]string // of every exec, over env; set by Bind
 	languages []workbench.Language
 	tasksFD   int // cgroup.procs of user code's cgroup; /dev/null without cgroups
 	tasksDir  string

@@ -94,7 +94,8 @@ type Hello struct {
 	Build        string   `json:"build"`
 }
 
-// BindRequest makes an unbound sandbox one session's. It works once.
+// BindRequest makes an unbound sandbox one session's. It works once. One that
+// was prepared is bound with the limits it was prepared for.
 type BindRequest struct {
 	SessionNonce string            `json:"sessionNonce"` // names the binding; random, chosen by the host
 	Seed         []byte            `json:"seed"`         // at least 16 random bytes: mixed into what interpreters start from

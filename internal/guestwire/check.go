@@ -218,17 +218,24 @@ func checkEnv(k, v string) error {
 
 // Check refuses a binding that leaves something unbounded.
 func (r BindRequest) Check() error {
-	l := r.Limits
 	if !validID(r.SessionNonce) || len(r.Seed) < 16 || len(r.Seed) > 4096 {
 		return workbench.E(workbench.CodeInvalidRequest, "the binding needs a nonce and a seed")
 	}
-	if l.MemoryBytes <= 0 || l.WorkspaceBytes <= 0 || l.WorkspaceInodes <= 0 || l.ScratchBytes <= 0 || l.Tasks <= 0 || l.OpenFiles <= 0 || l.CPUs <= 0 {
-		return workbench.E(workbench.CodeInvalidRequest, "every limit of the binding must be set")
+	if err := r.Limits.Check(); err != nil {
+		return err
 	}
 	for k, v := range r.Env {
 		if err := checkEnv(k, v); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// Check refuses limits that leave something unbounded.
+func (l SandboxLimits) Check() error {
+	if l.MemoryBytes <= 0 || l.WorkspaceBytes <= 0 || l.WorkspaceInodes <= 0 || l.ScratchBytes <= 0 || l.Tasks <= 0 || l.OpenFiles <= 0 || l.CPUs <= 0 {
+		return workbench.E(workbench.CodeInvalidRequest, "every limit of the sandbox must be set")
 	}
 	return nil
 }

@@ -153,6 +153,16 @@ func (c *Client) do(ctx context.Context, op string, body, reply any) error {
 	return ch.wait(ctx, reply)
 }
 
+// Prepare makes the unbound sandbox ready for any session with these limits, so
+// that Bind takes no time. Codes: conflict (it is prepared or bound),
+// invalid_request, sandbox_start_failed (the guest could not set it up).
+func (c *Client) Prepare(ctx context.Context, l SandboxLimits) error {
+	if err := l.Check(); err != nil {
+		return err
+	}
+	return c.do(ctx, "prepare", l, nil)
+}
+
 // Bind makes the unbound sandbox one session's. Codes: conflict (it is bound),
 // invalid_request, sandbox_start_failed (the guest could not set it up).
 func (c *Client) Bind(ctx context.Context, r BindRequest) (BindReply, error) {

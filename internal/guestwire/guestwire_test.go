@@ -30,6 +30,8 @@ type scriptedGuest struct {
 	cancels chan string
 }
 
+func (g *scriptedGuest) Prepare(context.Context, guestwire.SandboxLimits) error { return nil }
+
 func (g *scriptedGuest) Bind(context.Context, guestwire.BindRequest) (guestwire.BindReply, error) {
 	return guestwire.BindReply{Languages: []workbench.Language{workbench.Python}}, nil
 }

@@ -13,6 +13,9 @@ import (
 // Guest is what runs inside a sandbox, as the Server drives it. Its errors are
 // *workbench.Error where the host should see more than internal.
 type Guest interface {
+	// Prepare does ahead what Bind needs of the limits. It is called once at
+	// most, before Bind.
+	Prepare(ctx context.Context, l SandboxLimits) error
 	Bind(ctx context.Context, r BindRequest) (BindReply, error)
 	// Exec runs a program to its end. It calls x.Started before the first byte
 	// of it runs; an error before that is the answer to the host. ctx ends when
@@ -39,16 +42,17 @@ type Server struct {
 	build string
 	caps  []string
 
-	mu    sync.Mutex
-	link  *link // the current connection, nil without one
-	bound string
-	execs map[string]*Running
-	order []string // ids, oldest first
-	calls chan struct{}
-	work  sync.WaitGroup // added to under mu, and not once closed
-	ended bool
-	ctx   context.Context
-	stop  context.CancelFunc
+	mu       sync.Mutex
+	link     *link // the current connection, nil without one
+	bound    string
+	prepared bool
+	execs    map[string]*Running
+	order    []string // ids, oldest first
+	calls    chan struct{}
+	work     sync.WaitGroup // added to under mu, and not once closed
+	ended    bool
+	ctx      context.Context
+	stop     context.CancelFunc
 }
 
 // NewServer makes a server. boot is random, one per process; build and
@@ -139,6 +143,7 @@ func (s *Server) greet(l *link, host hostHello) error {
 func (s *Server) operations() map[string]operation {
 	plain := func(run func(ch *channel) (any, error)) operation { return operation{run: run} }
 	return map[string]operation{
+		"prepare":    plain(s.prepare),
 		"bind":       plain(s.bind),
 		"stats":      plain(func(ch *channel) (any, error) { return s.g.Stats(ch.ctx) }),
 		"endGroup":   plain(s.endGroup),
@@ -164,6 +169,24 @@ func parse(ch *channel, v any) error {
 	return nil
 }
 
+func (s *Server) prepare(ch *channel) (any, error) {
+	var l SandboxLimits
+	if err := parse(ch, &l); err != nil {
+		return nil, err
+	}
+	if err := l.Check(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	late := s.bound != "" || s.prepared
+	s.prepared = true
+	s.mu.Unlock()
+	if late {
+		return nil, workbench.E(workbench.CodeConflict, "the sandbox is prepared already")
+	}
+	return nil, s.g.Prepare(ch.ctx, l)
+}
+
 func (s *Server) bind(ch *channel) (any, error) {
 	var r BindRequest
 	if err := parse(ch, &r); err != nil {
@@ -181,7 +204,14 @@ func (s *Server) bind(ch *channel) (any, error) {
 	if bound != "" {
 		return nil, workbench.E(workbench.CodeConflict, "the sandbox is bound already")
 	}
-	return s.g.Bind(ch.ctx, r)
+	reply, err := s.g.Bind(ch.ctx, r)
+	if err != nil {
+		s.mu.Lock()
+		s.bound = ""
+		s.mu.Unlock()
+		return nil, err
+	}
+	return reply, nil
 }
 
 func (s *Server) endGroup(ch *channel) (any, error) {
