@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -38,7 +39,7 @@ var raced = []workbench.Language{workbench.Python, workbench.JavaScript, workben
 type world struct {
 	server *server.Server
 	image  image.Image
-	driver sandbox.Driver // the server's own, for measuring only
+	driver *watched // the server's own, for measuring only
 	http   *http.Server
 	url    string
 	client *sdk.Client
@@ -53,6 +54,9 @@ type world struct {
 // liveSession is a session whose sandbox runs.
 type liveSession struct{ id, sandbox string }
 
+// warmSandboxes is what `workbench serve` keeps ready by default.
+const warmSandboxes = 2
+
 func openWorld(ctx context.Context, o options, dir string) (*world, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, err
@@ -65,8 +69,12 @@ func openWorld(ctx context.Context, o options, dir string) (*world, error) {
 	w.server, err = server.Open(ctx, server.Options{
 		DataDir: filepath.Join(dir, "data"), Images: o.images, DefaultImage: o.image,
 		Runsc: filepath.Join(o.bin, "runsc"), Guest: filepath.Join(o.bin, "guest"),
-		Log:        slog.New(slog.NewTextHandler(log, nil)),
-		WrapDriver: func(d sandbox.Driver) sandbox.Driver { w.driver = d; return d },
+		Log:  slog.New(slog.NewTextHandler(log, nil)),
+		Warm: map[string]int{workbench.DefaultSize: warmSandboxes},
+		WrapDriver: func(d sandbox.Driver) sandbox.Driver {
+			w.driver = &watched{Driver: d, last: map[string]time.Time{}}
+			return w.driver
+		},
 	})
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
@@ -112,39 +120,55 @@ func (w *world) begin(ctx context.Context, o options) (err error) {
 
 // openLive makes a session and its sandbox, which it finds out.
 func (w *world) openLive(ctx context.Context, l workbench.Language) (*liveSession, error) {
-	before, err := w.sandboxes(ctx)
+	s, err := w.client.CreateAgentSession(ctx, sdk.CreateSession{Agent: "bench"})
 	if err != nil {
 		return nil, err
 	}
-	s, err := w.client.CreateAgentSession(ctx, sdk.CreateSession{Agent: "bench"})
-	if err != nil {
+	if err := w.refilled(ctx); err != nil { // or the last one spoken to may be another
 		return nil, err
 	}
 	if _, err := w.hello(ctx, s.ID, l); err != nil {
 		return nil, err
 	}
-	after, err := w.sandboxes(ctx)
-	if err != nil {
+	if err := w.refilled(ctx); err != nil {
 		return nil, err
 	}
-	for id := range after {
-		if !before[id] {
-			return &liveSession{id: s.ID, sandbox: id}, nil
-		}
+	if _, err := w.hello(ctx, s.ID, l); err != nil {
+		return nil, err
 	}
-	return nil, errors.New("the session has no sandbox")
+	return &liveSession{id: s.ID, sandbox: w.driver.latest()}, nil
 }
 
-func (w *world) sandboxes(ctx context.Context) (map[string]bool, error) {
-	handles, err := w.driver.List(ctx)
-	if err != nil {
-		return nil, err
+// refilled waits until no sandbox is being made ready.
+func (w *world) refilled(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+"/metrics", nil)
+		if err != nil {
+			return err
+		}
+		res, err := w.raw.Do(req)
+		if err != nil {
+			return err
+		}
+		raw, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil {
+			return err
+		}
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("metrics: status %d", res.StatusCode)
+		}
+		if strings.Contains(string(raw), fmt.Sprintf("workbench_warm_sandboxes %d\n", warmSandboxes)) {
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return errors.New("the warm sandboxes are not ready in time")
+		}
 	}
-	ids := map[string]bool{}
-	for _, h := range handles {
-		ids[h.ID] = true
-	}
-	return ids, nil
 }
 
 func (w *world) close() error {

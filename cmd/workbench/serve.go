@@ -49,6 +49,7 @@ func (a *app) serveCommand() *cobra.Command {
 	databaseFlag(fl, &l.options)
 	fl.StringVar(&l.options.DefaultImage, "image", "", "image of sessions that name none, by name or id; default standard, else minimal")
 	fl.IntVar(&l.options.MaxRunning, "max-running", 0, "runs that execute at once; default four per CPU")
+	fl.StringToIntVar(&l.options.Warm, "warm", map[string]int{workbench.DefaultSize: 2}, "sandboxes kept ready for new sessions, by size; =0 keeps none")
 	fl.IntVar(&l.options.MaxSandboxes, "max-sandboxes", 0, "live sandboxes; default by the host's memory")
 	return c
 }

@@ -14,13 +14,16 @@ import (
 const evictAgain = 10 * time.Millisecond
 
 // capacity bounds the live sandboxes of this engine. When all places are
-// taken, the sandbox that idles longest makes room; when none idles, the
-// caller waits for one.
+// taken, one that is warm for nobody makes room, then the one that idles
+// longest; when none idles, the caller waits for one.
 type capacity struct {
+	yield func() bool // ends a sandbox that no session has; reports whether there was one
+
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced whenever a place may have come free
 	max     int
 	live    int
+	waiting int      // callers of take that found no place
 	idle    []victim // least recently used first; each may be evicted
 }
 
@@ -30,34 +33,52 @@ type victim interface {
 }
 
 func newCapacity(n int) *capacity {
-	return &capacity{max: n, changed: make(chan struct{})}
+	return &capacity{max: n, changed: make(chan struct{}), yield: func() bool { return false }}
 }
 
 // take reserves a place for a sandbox, evicting an idle one where needed.
 func (k *capacity) take(ctx context.Context) error {
-	for {
+	for first := true; ; first = false {
 		k.mu.Lock()
+		if !first {
+			k.waiting--
+		}
 		if k.live < k.max {
 			k.live++
 			k.mu.Unlock()
 			return nil
 		}
+		k.waiting++
 		idle := append([]victim(nil), k.idle...)
 		changed := k.changed
 		k.mu.Unlock()
 		// A victim leaves the list when it is dropped or becomes busy. One whose
 		// lock is held is about to do either, or has just been marked idle.
-		if slices.ContainsFunc(idle, func(v victim) bool { return v.evict(ctx) }) {
+		if k.yield() || slices.ContainsFunc(idle, func(v victim) bool { return v.evict(ctx) }) {
 			continue
 		}
 		select {
 		case <-changed:
 		case <-time.After(evictAgain):
 		case <-ctx.Done():
+			k.mu.Lock()
+			k.waiting--
+			k.mu.Unlock()
 			return workbench.E(workbench.CodeCapacity, "no sandbox came free in time").
 				WithHint("try again, or raise --max-sandboxes").Caused(ctx.Err())
 		}
 	}
+}
+
+// tryTake reserves a place if one is free that nobody waits for.
+func (k *capacity) tryTake() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.live >= k.max || k.waiting > 0 {
+		return false
+	}
+	k.live++
+	return true
 }
 
 // give returns a place.

@@ -9,6 +9,7 @@ import (
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/sandbox/pool"
 	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
@@ -181,11 +182,19 @@ func (c *compute) ensure(ctx context.Context, s workbench.Session) (replaced boo
 		c.lost, replaced = false, true
 	}
 	c.generation = s.Generation
-	if err := c.e.capacity.take(ctx); err != nil {
+	kind, err := c.e.kind(ctx, s.Image, s.Size, s.Limits)
+	if err != nil {
 		return false, err
 	}
+	warm := c.e.pool.Claim(kind) // with its place
+	if warm == nil {
+		if err := c.e.capacity.take(ctx); err != nil {
+			return false, err
+		}
+	}
 	for attempt := 1; ; attempt++ {
-		err = c.start(ctx, s)
+		err = c.start(ctx, s, kind, warm)
+		warm = nil
 		if err == nil {
 			return replaced, nil
 		}
@@ -197,23 +206,23 @@ func (c *compute) ensure(ctx context.Context, s workbench.Session) (replaced boo
 	}
 }
 
-// start starts and binds one sandbox and restores the workspace into it.
-func (c *compute) start(ctx context.Context, s workbench.Session) (err error) {
+// start binds a warm sandbox, or one that it starts, and restores the workspace
+// into it.
+func (c *compute) start(ctx context.Context, s workbench.Session, kind pool.Kind, w *pool.Warm) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	began := time.Now()
-	outcome := "failed"
+	outcome, good := "failed", "started"
 	defer func() { c.e.o.Metrics.SandboxStarted(outcome, time.Since(began)) }()
-	class, err := c.e.class(ctx, s)
-	if err != nil {
+	if w != nil {
+		good = "claimed"
+	} else if w, err = pool.Start(ctx, c.e.o.Driver, kind); err != nil {
 		return err
 	}
-	box, err := c.e.o.Driver.Start(ctx, class)
-	if err != nil {
-		return err
-	}
+	box, wire := w.Box, w.Wire
 	defer func() {
 		if err != nil {
+			_ = wire.Close()
 			kill, done := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
 			defer done()
 			if killErr := box.Kill(kill); killErr != nil {
@@ -224,21 +233,11 @@ func (c *compute) start(ctx context.Context, s workbench.Session) (err error) {
 			}
 		}
 	}()
-	wire, err := guestwire.Dial(ctx, box.Stream(), guestwire.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = wire.Close()
-		}
-	}()
 	seed := make([]byte, 32)
 	if _, err := rand.Read(seed); err != nil {
 		return err
 	}
-	limits := sandboxLimits(s.Limits)
-	if _, err := wire.Bind(ctx, guestwire.BindRequest{SessionNonce: rand.Text(), Seed: seed, Limits: guestLimits(limits)}); err != nil {
+	if _, err := wire.Bind(ctx, guestwire.BindRequest{SessionNonce: rand.Text(), Seed: seed, Limits: kind.Limits}); err != nil {
 		return err
 	}
 	from := c.e.o.Workspace.Restore(ctx, s.TenantID, c.tree)
@@ -247,8 +246,8 @@ func (c *compute) start(ctx context.Context, s workbench.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, limits, restored.Token, 0
-	outcome = "started"
+	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, sandboxLimits(s.Limits), restored.Token, 0
+	outcome = good
 	return nil
 }
 

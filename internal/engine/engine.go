@@ -18,6 +18,7 @@ import (
 	"github.com/workbenchdev/workbench/internal/artifact"
 	"github.com/workbenchdev/workbench/internal/image"
 	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/sandbox/pool"
 	"github.com/workbenchdev/workbench/internal/seal"
 	"github.com/workbenchdev/workbench/internal/store"
 	"github.com/workbenchdev/workbench/internal/workspace"
@@ -37,6 +38,7 @@ type Options struct {
 	DefaultImage string           // name or id; default: the image store's
 	MaxRunning   int              // runs that execute at once; default 8
 	MaxSandboxes int              // live sandboxes; idle ones make room; default 64
+	Warm         map[string]int   // sandboxes kept ready for new sessions, by size; default none
 	LeaseTTL     time.Duration    // default 15 s
 	SweepEvery   time.Duration    // of deadlines; default 1 s
 	RetainEvery  time.Duration    // sweeps of what is kept for a time; default 15 s
@@ -49,6 +51,7 @@ type Options struct {
 type Metrics interface {
 	RunEnded(language, status string, queued, ran time.Duration)
 	SandboxStarted(outcome string, took time.Duration)
+	pool.Metrics
 	Live(sandboxes, running int)
 }
 
@@ -60,6 +63,7 @@ type Engine struct {
 	now      func() time.Time
 	slots    *slots
 	capacity *capacity
+	pool     *pool.Pool // nil until Start
 	sizes    []workbench.Size
 	info     sandbox.Info
 
@@ -128,14 +132,21 @@ func (e *Engine) Start(ctx context.Context) error {
 	}
 	e.info = info
 	e.sizes = fitSizes(e.o.Sizes, info)
+	if err := e.checkWarm(); err != nil {
+		return err
+	}
+	e.pool = pool.New(pool.Options{Driver: e.o.Driver, Reserve: e.capacity.tryTake, Release: e.capacity.give, Log: e.log, Metrics: e.o.Metrics})
+	e.capacity.yield = e.pool.Yield
 	if err := e.recover(ctx); err != nil {
 		e.mu.Lock()
 		e.stopping = true
 		e.mu.Unlock()
 		e.cancel()
 		e.workers.Wait()
+		e.pool.Close()
 		return err
 	}
+	e.stock(ctx)
 	e.loop(e.renewLeases, e.o.LeaseTTL/3)
 	e.loop(e.sweep, e.o.SweepEvery)
 	e.loops.Add(1)
@@ -164,6 +175,9 @@ func (e *Engine) Stop(ctx context.Context) error {
 	e.cancel()
 	<-drained
 	e.loops.Wait()
+	if e.pool != nil {
+		e.pool.Close()
+	}
 	e.mu.Lock()
 	all := make([]*compute, 0, len(e.sessions))
 	for _, c := range e.sessions {
@@ -238,4 +252,6 @@ type noMetrics struct{}
 
 func (noMetrics) RunEnded(string, string, time.Duration, time.Duration) {}
 func (noMetrics) SandboxStarted(string, time.Duration)                  {}
+func (noMetrics) Claimed(bool)                                          {}
+func (noMetrics) Warm(int)                                              {}
 func (noMetrics) Live(int, int)                                         {}

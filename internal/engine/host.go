@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +12,7 @@ import (
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/image"
 	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/sandbox/pool"
 	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
@@ -94,18 +96,53 @@ func (e *Engine) speaks(ctx context.Context, imageID string, l workbench.Languag
 		WithField("language").WithHint("create a session with an image that offers the language")
 }
 
-// class is what a sandbox for the session is started as.
-func (e *Engine) class(ctx context.Context, s workbench.Session) (sandbox.Class, error) {
-	img, err := e.o.Images.Get(ctx, s.Image)
+// kind is what a session of the image, size and limits needs of its sandbox.
+func (e *Engine) kind(ctx context.Context, imageID, size string, l workbench.Limits) (pool.Kind, error) {
+	img, err := e.o.Images.Get(ctx, imageID)
 	if err != nil {
-		return sandbox.Class{}, err
+		return pool.Kind{}, err
 	}
-	l := s.Limits
-	return sandbox.Class{
-		Image: sandbox.Image{ID: img.ID, Rootfs: img.Root, Erofs: img.EROFS}, Tier: s.Size, CPUs: l.CPUs,
+	return pool.Kind{Limits: guestLimits(l), Class: sandbox.Class{
+		Image: sandbox.Image{ID: img.ID, Rootfs: img.Root, Erofs: img.EROFS}, Tier: size, CPUs: l.CPUs,
 		MemoryBytes: l.MemoryBytes, WorkspaceBytes: l.WorkspaceBytes, ScratchBytes: l.ScratchBytes,
 		WorkspaceInodes: l.WorkspaceFiles, Tasks: l.Tasks,
-	}, nil
+	}}, nil
+}
+
+// checkWarm refuses sizes that do not exist, before anything starts.
+func (e *Engine) checkWarm() error {
+	for name, n := range e.o.Warm {
+		known := slices.ContainsFunc(e.sizes, func(s workbench.Size) bool { return s.Name == name })
+		if !known || n < 0 {
+			var names []string
+			for _, s := range e.sizes {
+				names = append(names, s.Name)
+			}
+			return workbench.E(workbench.CodeInvalidRequest, "warm sandboxes are given as size=number, and %s=%d is none", name, n).
+				WithField("warm").WithHint("the sizes are %s", strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
+// stock has the pool keep what sessions that name neither image nor limits
+// need, as the image store has it now.
+func (e *Engine) stock(ctx context.Context) {
+	for _, s := range e.sizes {
+		n := e.o.Warm[s.Name]
+		if n == 0 || !s.Available {
+			continue
+		}
+		img, err := e.resolveImage(ctx, "")
+		if err != nil {
+			return // there will be one
+		}
+		kind, err := e.kind(ctx, img.ID, s.Name, s.Limits)
+		if err != nil {
+			return
+		}
+		e.pool.Keep(s.Name, kind, n)
+	}
 }
 
 // loadTree reads the workspace of a commit.

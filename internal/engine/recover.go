@@ -158,6 +158,7 @@ func (e *Engine) sweep(ctx context.Context) {
 	if time.Since(e.retained) >= e.o.RetainEvery {
 		e.retained = time.Now()
 		e.sweepRetained(ctx)
+		e.stock(ctx)
 	}
 	e.o.Metrics.Live(e.capacity.count(), e.slots.busy())
 }

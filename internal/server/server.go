@@ -32,16 +32,17 @@ import (
 // Options are the operator's settings. The zero value of every field but
 // DataDir has a usable meaning.
 type Options struct {
-	DataDir      string // everything the server keeps
-	Database     string // postgres://… ; empty: SQLite in the data directory
-	Images       string // folder of images; empty: images/ in the data directory
-	DefaultImage string // name or id; empty: standard, or the only one there is
-	Driver       string // runsc (default) or runc
-	Runsc, Runc  string // runtimes to use instead of the embedded ones
-	Guest        string // guest binary to use instead of the embedded one
-	MasterKey    string // file with the master key; empty: made in the data directory
-	MaxRunning   int    // runs that execute at once; 0: four per CPU
-	MaxSandboxes int    // live sandboxes; 0: by the host's memory
+	DataDir      string         // everything the server keeps
+	Database     string         // postgres://… ; empty: SQLite in the data directory
+	Images       string         // folder of images; empty: images/ in the data directory
+	DefaultImage string         // name or id; empty: standard, or the only one there is
+	Driver       string         // runsc (default) or runc
+	Runsc, Runc  string         // runtimes to use instead of the embedded ones
+	Guest        string         // guest binary to use instead of the embedded one
+	MasterKey    string         // file with the master key; empty: made in the data directory
+	MaxRunning   int            // runs that execute at once; 0: four per CPU
+	MaxSandboxes int            // live sandboxes; 0: by the host's memory
+	Warm         map[string]int // sandboxes kept ready for new sessions, by size; nil: none
 	Log          *slog.Logger
 
 	// WrapDriver, in tests, puts something between the engine and the driver.
@@ -165,7 +166,7 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	files := artifact.New(blobs, sealer, s.store, artifact.WithLog(s.o.Log))
 	s.engine = engine.New(engine.Options{
 		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
-		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.maxSandboxes(),
+		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.maxSandboxes(), Warm: s.o.Warm,
 		Log: s.o.Log, Metrics: metrics,
 	})
 	if err := s.engine.Start(ctx); err != nil {

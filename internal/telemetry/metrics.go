@@ -26,6 +26,8 @@ type Metrics struct {
 	ran       *prometheus.HistogramVec
 	starts    *prometheus.CounterVec
 	startTime *prometheus.HistogramVec
+	claims    *prometheus.CounterVec
+	warm      prometheus.Gauge
 	sandboxes prometheus.Gauge
 	running   prometheus.Gauge
 }
@@ -50,15 +52,18 @@ func NewMetrics() *Metrics {
 		ran: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "run_seconds",
 			Help: "Wall time of user code, by language.", Buckets: long}, []string{"language"}),
 		starts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "sandbox_starts_total",
-			Help: "Sandboxes started, by outcome."}, []string{"outcome"}),
+			Help: "Sandboxes bound to a session, by outcome: claimed from the warm ones, started, failed."}, []string{"outcome"}),
 		startTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "sandbox_start_seconds",
-			Help: "How long a sandbox took to start, by outcome.", Buckets: fast}, []string{"outcome"}),
+			Help: "How long a session's sandbox took until its files were in it, by outcome.", Buckets: fast}, []string{"outcome"}),
+		claims: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "warm_claims_total",
+			Help: "Sessions that needed a sandbox of a kind kept warm, by whether one was ready (hit, miss)."}, []string{"outcome"}),
+		warm:      prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "warm_sandboxes", Help: "Sandboxes ready for new sessions now."}),
 		sandboxes: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "sandboxes", Help: "Sandboxes alive now."}),
 		running:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "runs_running", Help: "Runs that execute now."}),
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m.requests, m.latency, m.bytesIn, m.bytesOut, m.streams, m.runs, m.queued, m.ran, m.starts, m.startTime,
-		m.sandboxes, m.running, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.claims, m.warm, m.sandboxes, m.running, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.Handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
 }
@@ -81,11 +86,24 @@ func (m *Metrics) RunEnded(language, status string, queued, ran time.Duration) {
 	m.ran.WithLabelValues(language).Observe(ran.Seconds())
 }
 
-// SandboxStarted counts the start of a sandbox; outcome is ok or an error code.
+// SandboxStarted counts a sandbox that a session got, or did not; outcome is
+// claimed, started or failed.
 func (m *Metrics) SandboxStarted(outcome string, took time.Duration) {
 	m.starts.WithLabelValues(outcome).Inc()
 	m.startTime.WithLabelValues(outcome).Observe(took.Seconds())
 }
+
+// Claimed counts a session that needed a sandbox of a kind that is kept warm.
+func (m *Metrics) Claimed(hit bool) {
+	outcome := "miss"
+	if hit {
+		outcome = "hit"
+	}
+	m.claims.WithLabelValues(outcome).Inc()
+}
+
+// Warm sets how many sandboxes are ready for new sessions.
+func (m *Metrics) Warm(n int) { m.warm.Set(float64(n)) }
 
 // Live sets how many sandboxes are alive and how many runs execute.
 func (m *Metrics) Live(sandboxes, running int) {

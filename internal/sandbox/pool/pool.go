@@ -1,0 +1,369 @@
+// Package pool keeps sandboxes ready for sessions that do not exist yet:
+// started, with a guest that answers, prepared for their limits, with
+// interpreters that wait. One that is claimed serves one session and never
+// comes back.
+//
+// The pool must not know sessions, images or sizes: it is told which kinds to
+// keep, and how many of each.
+package pool
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+)
+
+// Kind is what a session needs of its sandbox. Kinds that are equal are served
+// by the same sandboxes.
+type Kind struct {
+	Class  sandbox.Class
+	Limits guestwire.SandboxLimits
+}
+
+// Warm is a sandbox that is ready to be bound.
+type Warm struct {
+	Box  sandbox.Sandbox
+	Wire *guestwire.Client
+}
+
+// Options wires a Pool. Log and Metrics may be nil.
+type Options struct {
+	Driver sandbox.Driver
+	// Reserve takes a place for one sandbox if there is one free, without
+	// making room; Release gives back the place of one that was not claimed.
+	Reserve func() bool
+	Release func()
+	Log     *slog.Logger
+	Metrics Metrics
+}
+
+// Metrics is what the pool counts for operators.
+type Metrics interface {
+	// Claimed counts a session that wanted a warm sandbox; hit: it got one.
+	Claimed(hit bool)
+	// Warm is how many are ready now.
+	Warm(n int)
+}
+
+const (
+	startWithin = 60 * time.Second
+	killWithin  = 15 * time.Second
+	// Failed starts are tried again after a pause that doubles.
+	firstPause, longestPause = time.Second, time.Minute
+	// roomEvery is how often a pool without a free place looks for one.
+	roomEvery = time.Second
+)
+
+// Pool is safe for concurrent use. Close it in the end.
+type Pool struct {
+	o      Options
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	wake   chan struct{} // capacity 1: something may be missing
+
+	mu     sync.Mutex
+	shelf  map[string]*shelf
+	order  []string // shelves, in the order they were first wanted
+	closed bool
+}
+
+// shelf keeps the sandboxes of one name, which are all of one kind.
+type shelf struct {
+	kind  Kind
+	want  int
+	ready []*Warm
+}
+
+// New makes a pool that keeps nothing until Keep.
+func New(o Options) *Pool {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = noMetrics{}
+	}
+	p := &Pool{o: o, shelf: map[string]*shelf{}, wake: make(chan struct{}, 1)}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.work.Go(p.fill)
+	return p
+}
+
+// Keep has n sandboxes of the kind kept ready under the name. Those that were
+// kept under it and are of another kind are ended.
+func (p *Pool) Keep(name string, k Kind, n int) {
+	p.mu.Lock()
+	s := p.shelf[name]
+	if s == nil {
+		s = &shelf{}
+		p.shelf[name] = s
+		p.order = append(p.order, name)
+	}
+	var over []*Warm
+	if s.kind != k {
+		over, s.ready = s.ready, nil
+	}
+	if len(s.ready) > n {
+		over = append(over, s.ready[n:]...)
+		s.ready = s.ready[:n:n]
+	}
+	s.kind, s.want = k, n
+	p.counted()
+	p.mu.Unlock()
+	for _, w := range over {
+		p.end(w)
+	}
+	p.poke()
+}
+
+// Claim takes a sandbox of the kind out of the pool, with its place. It returns
+// nil where there is none; a kind that nobody keeps is not counted as missed.
+func (p *Pool) Claim(k Kind) *Warm {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kept := false
+	for _, name := range p.order {
+		s := p.shelf[name]
+		if s.kind != k || s.want == 0 {
+			continue
+		}
+		kept = true
+		for len(s.ready) > 0 {
+			w := s.ready[0]
+			s.ready = s.ready[1:]
+			p.counted()
+			p.poke()
+			if w.lives() {
+				p.o.Metrics.Claimed(true)
+				return w
+			}
+			p.work.Go(func() { p.end(w) })
+		}
+	}
+	if kept {
+		p.o.Metrics.Claimed(false)
+	}
+	return nil
+}
+
+// Yield ends one sandbox to make room for a session that needs another kind.
+// It reports whether there was one; its place is free then.
+func (p *Pool) Yield() bool {
+	p.mu.Lock()
+	var w *Warm
+	for _, name := range p.order {
+		if s := p.shelf[name]; len(s.ready) > 0 {
+			w = s.ready[len(s.ready)-1]
+			s.ready = s.ready[:len(s.ready)-1]
+			break
+		}
+	}
+	p.counted()
+	p.mu.Unlock()
+	if w == nil {
+		return false
+	}
+	p.end(w)
+	return true
+}
+
+// Close ends what the pool has, and waits for it.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	var all []*Warm
+	for _, s := range p.shelf {
+		all = append(all, s.ready...)
+		s.ready, s.want = nil, 0
+	}
+	p.counted()
+	p.mu.Unlock()
+	p.cancel()
+	for _, w := range all {
+		p.end(w)
+	}
+	p.work.Wait()
+}
+
+// lives reports whether a warm sandbox may still be bound.
+func (w *Warm) lives() bool {
+	select {
+	case <-w.Box.Done():
+		return false
+	case <-w.Wire.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// end removes a sandbox and gives its place back.
+func (p *Pool) end(w *Warm) {
+	_ = w.Wire.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), killWithin)
+	defer cancel()
+	if err := w.Box.Kill(ctx); err != nil { // the driver's reaper tries again
+		p.o.Log.Warn("warm sandbox not fully removed", "sandbox", w.Box.ID(), "err", err)
+	}
+	p.o.Release()
+}
+
+// counted tells the metrics; the caller holds mu.
+func (p *Pool) counted() {
+	n := 0
+	for _, s := range p.shelf {
+		n += len(s.ready)
+	}
+	p.o.Metrics.Warm(n)
+}
+
+func (p *Pool) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// missing names a shelf that lacks a sandbox, having taken out what died.
+func (p *Pool) missing() (name string, k Kind, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return "", Kind{}, false
+	}
+	for _, n := range p.order {
+		s := p.shelf[n]
+		alive := s.ready[:0:0]
+		for _, w := range s.ready {
+			if w.lives() {
+				alive = append(alive, w)
+			} else {
+				p.work.Go(func() { p.end(w) })
+			}
+		}
+		s.ready = alive
+		if !ok && len(s.ready) < s.want {
+			name, k, ok = n, s.kind, true
+		}
+	}
+	p.counted()
+	return name, k, ok
+}
+
+// fill starts what is missing, one at a time, until the pool is closed.
+func (p *Pool) fill() {
+	pause := firstPause
+	for p.ctx.Err() == nil {
+		name, k, ok := p.missing()
+		if !ok {
+			p.rest(longestPause)
+			continue
+		}
+		if !p.o.Reserve() {
+			p.rest(roomEvery)
+			continue
+		}
+		w, err := Start(p.ctx, p.o.Driver, k)
+		if err != nil {
+			p.o.Release()
+			if p.ctx.Err() == nil {
+				p.o.Log.Warn("warm sandbox not started", "again", pause.String(), "err", err)
+			}
+			p.sleep(pause)
+			pause = min(2*pause, longestPause)
+			continue
+		}
+		pause = firstPause
+		p.put(name, k, w)
+	}
+}
+
+// put shelves a started sandbox, unless it is not wanted any more.
+func (p *Pool) put(name string, k Kind, w *Warm) {
+	p.mu.Lock()
+	s := p.shelf[name]
+	wanted := !p.closed && s.kind == k && len(s.ready) < s.want
+	if wanted {
+		s.ready = append(s.ready, w)
+	}
+	p.counted()
+	p.mu.Unlock()
+	if !wanted {
+		p.end(w)
+		return
+	}
+	p.work.Go(func() { // a death is noticed at once
+		select {
+		case <-w.Box.Done():
+			p.poke()
+		case <-w.Wire.Done():
+			p.poke()
+		case <-p.ctx.Done():
+		}
+	})
+}
+
+// rest waits until something may be missing, or for a time.
+func (p *Pool) rest(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.wake:
+	case <-timer.C:
+	case <-p.ctx.Done():
+	}
+}
+
+func (p *Pool) sleep(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.ctx.Done():
+	}
+}
+
+// Start starts one sandbox of a kind and makes it ready. The pool starts its
+// own so, and whoever finds none in it. Codes: those of Driver.Start and of
+// guestwire's Dial and Prepare.
+func Start(ctx context.Context, d sandbox.Driver, k Kind) (w *Warm, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	box, err := d.Start(ctx, k.Class)
+	if err != nil {
+		return nil, err
+	}
+	wire, err := guestwire.Dial(ctx, box.Stream(), guestwire.Options{})
+	if err == nil {
+		if err = wire.Prepare(ctx, k.Limits); err == nil {
+			return &Warm{Box: box, Wire: wire}, nil
+		}
+		_ = wire.Close()
+	}
+	kill, done := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+	defer done()
+	killed := box.Kill(kill)
+	if tail := box.Exit().Stderr; tail != "" {
+		err = &StartError{Err: err, Stderr: tail}
+	}
+	return nil, errors.Join(err, killed)
+}
+
+// StartError is a failed start with what the guest said last.
+type StartError struct {
+	Err    error
+	Stderr string
+}
+
+func (e *StartError) Error() string { return e.Err.Error() + "; the guest said: " + e.Stderr }
+func (e *StartError) Unwrap() error { return e.Err }
+
+type noMetrics struct{}
+
+func (noMetrics) Claimed(bool) {}
+func (noMetrics) Warm(int)     {}
