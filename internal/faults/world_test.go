@@ -53,6 +53,14 @@ var (
 	binary    string
 )
 
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if binary != "" {
+		_ = os.RemoveAll(filepath.Dir(binary))
+	}
+	os.Exit(code)
+}
+
 // mustBinary builds the server once per test process.
 func mustBinary(t *testing.T) string {
 	t.Helper()
