@@ -108,7 +108,7 @@ func TestFindings(t *testing.T) {
 			big := workbench.StandardSizes()[2]
 			big.Limits.MemoryBytes, big.Limits.CPUs = 64<<30, 1
 			h.Sizes = append(h.Sizes, big)
-		}, "memory", doctor.Missing, "; not for large, which needs"},
+		}, "memory", doctor.Missing, "large needs"},
 		{"no runsc", nil, func(h *doctor.Host) {
 			h.Embedded = map[string]string{"guest": "v1"}
 			h.Look = func(string) (string, error) { return "", os.ErrNotExist }

@@ -120,10 +120,10 @@ func memory(_ context.Context, h Host) []Finding {
 		need := s.Limits.MemoryBytes + s.Limits.WorkspaceBytes + s.Limits.ScratchBytes + overheadBytes
 		switch {
 		case need > total:
-			not = append(not, fmt.Sprintf("not for %s, which needs %d MiB of memory", s.Name, need>>20))
+			not = append(not, fmt.Sprintf("%s needs %d MiB of memory", s.Name, need>>20))
 			continue
 		case int(s.Limits.CPUs) > runtime.NumCPU():
-			not = append(not, fmt.Sprintf("not for %s, which needs %s", s.Name, cpus(s.Limits.CPUs)))
+			not = append(not, fmt.Sprintf("%s needs %s", s.Name, cpus(s.Limits.CPUs)))
 			continue
 		}
 		standard = standard || s.Name == workbench.DefaultSize
@@ -134,7 +134,7 @@ func memory(_ context.Context, h Host) []Finding {
 	case !standard:
 		return one(id, name, Failed, fmt.Sprintf("%d MiB of memory are not enough for one sandbox of the size %s", total>>20, workbench.DefaultSize), "use a host with more memory")
 	case len(not) > 0:
-		return one(id, name, Missing, detail+"; "+strings.Join(not, ", "), "use a bigger host for the bigger sizes; sessions that ask for them are refused here")
+		return one(id, "bigger sizes", Missing, strings.Join(not, ", ")+"; "+detail, "use a bigger host for the bigger sizes; sessions that ask for them are refused here")
 	}
 	return one(id, name, OK, detail, "")
 }
