@@ -38,7 +38,7 @@ func mustWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.db.Close() })
-	if w.blobs, err = blob.OpenDisk(filepath.Join(w.dir, "blobs"), blob.OnSync(func(string) { w.syncs++ })); err != nil {
+	if w.blobs, err = blob.OpenDisk(filepath.Join(w.dir, "blobs"), blob.OnSync(func(_ string, real func() error) error { w.syncs++; return real() })); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.blobs.Close() })
