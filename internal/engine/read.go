@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store"
 )
 
 // logPage is how many log entries are read at once.
@@ -59,7 +60,7 @@ func (e *Engine) await(ctx context.Context, p workbench.Principal, runID string,
 	if wait <= 0 {
 		return e.o.Store.Run(ctx, p, runID)
 	}
-	sub := e.o.Store.Subscribe("run:" + runID)
+	sub := e.o.Store.Subscribe(store.EndTopic(runID))
 	defer sub.Close()
 	over := time.NewTimer(wait)
 	defer over.Stop()

@@ -145,7 +145,7 @@ func (t *tx) finish(sessionID string, r workbench.Run, o out) error {
 		ends = at + workbench.ReceiptGrace.Microseconds()
 	}
 	kept := receipt{Outputs: r.Outputs, LimitsHit: r.LimitsHit, Notices: r.Notices, Files: r.Files.Total, Exclusive: r.Files.Exclusive}
-	t.notify(RunTopic(r.ID), SessionTopic(sessionID), QueueTopic)
+	t.notify(RunTopic(r.ID), EndTopic(r.ID), SessionTopic(sessionID), QueueTopic)
 	// Fields that dispatch has set stay unless the settlement knows better.
 	_, err := t.exec(`UPDATE runs SET status = $2, reason = $3, message = $4, exit_code = $5, signal = $6, receipt = $7, dependencies = $8,
 		input_root = CASE WHEN $9 <> '' THEN $9 ELSE input_root END, output_root = $10, commit_id = $11,

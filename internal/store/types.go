@@ -104,6 +104,10 @@ func ArtifactBlobOwner(artifactID string) string { return "artifact:" + artifact
 // RunTopic wakes at every log entry and status change of a run.
 func RunTopic(runID string) string { return "run:" + runID }
 
+// EndTopic is woken once, when the run is terminal: for those who wait for
+// nothing else, and whom every line of output would wake in vain.
+func EndTopic(runID string) string { return "end:" + runID }
+
 // SessionTopic wakes when a session's state, queue or lease changes.
 func SessionTopic(sessionID string) string { return "session:" + sessionID }
 
