@@ -153,6 +153,9 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	p.attach(e)
 	p.feed(cmd.control, e.r.Stdin)
 	reason := e.follow(ctx)
+	if reason == "" {
+		e.s.watch.left(e)
+	}
 	if !e.r.KeepGroup && e.broker.idle() {
 		e.group.kill() // goes on while the end is told
 	}

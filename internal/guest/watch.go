@@ -2,6 +2,7 @@ package guest
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,20 +28,27 @@ type watch struct {
 	b *binding
 
 	mu       sync.Mutex
-	execs    map[*execution]int64 // peak bytes
+	execs    map[*execution]*watched
 	tasks    int
 	memory   int64
 	baseline int64 // memory in use before any code ran; only where the sandbox has its own meminfo
 	shmem    int64 // what memory file systems held then, with the guest's own files
 	own      bool  // /proc/meminfo is the sandbox's own
-	refused  int64 // task creations that failed so far
 	code     *codeGroup
-	killed   int64 // processes of code that the kernel ended for memory so far
+	turn     int // of the processes whose descriptors are counted next
 	wake     chan struct{}
 }
 
+// watched is what there was before an exec began, and what it has used.
+type watched struct {
+	peak    int64    // bytes
+	refused int64    // task creations that had failed
+	killed  int64    // processes of code that the kernel had ended for memory
+	full    []string // limits of space that had been met, and are since
+}
+
 func newWatch(s *supervisor) *watch {
-	return &watch{s: s, execs: map[*execution]int64{}, wake: make(chan struct{}, 1), code: givenCodeGroup()}
+	return &watch{s: s, execs: map[*execution]*watched{}, wake: make(chan struct{}, 1), code: givenCodeGroup()}
 }
 
 // begin starts watching for the life of the process.
@@ -51,7 +59,6 @@ func (w *watch) begin(b *binding) {
 	if raw, err := os.ReadFile("/proc/meminfo"); err == nil && w.own {
 		w.shmem = kilobytes(string(raw), "Shmem:")
 	}
-	w.refused = w.refusals()
 	if w.code != nil && b.nproc > 0 {
 		// Every program joins where it would have joined a group that counts
 		// tasks; there is none of those.
@@ -70,11 +77,9 @@ func ownKernel() bool {
 }
 
 func (w *watch) add(e *execution) {
+	x := &watched{refused: w.refusals(), killed: w.killed(), full: full()}
 	w.mu.Lock()
-	if w.code != nil && len(w.execs) == 0 {
-		w.killed = w.code.killed() // those were an earlier program's
-	}
-	w.execs[e] = 0
+	w.execs[e] = x
 	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
@@ -84,14 +89,14 @@ func (w *watch) add(e *execution) {
 
 func (w *watch) remove(e *execution) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	delete(w.execs, e)
-	w.mu.Unlock()
 }
 
 func (w *watch) peak(e *execution) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.execs[e]
+	return w.execs[e].peak
 }
 
 func (w *watch) last() (tasks int, memory int64) {
@@ -124,23 +129,26 @@ func (w *watch) rest() {
 	}
 	for range watchEvery / glanceEvery {
 		time.Sleep(glanceEvery)
-		if w.used() > w.b.limits.MemoryBytes || w.code.killed() > w.lastKilled() {
+		if w.used() > w.b.limits.MemoryBytes || w.kernelKilled() {
 			return
 		}
 	}
 }
 
-func (w *watch) lastKilled() int64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.killed
+// killed is how many processes of code the kernel has ended for memory.
+func (w *watch) killed() int64 {
+	if w.code == nil {
+		return 0
+	}
+	return w.code.killed()
 }
 
-// kernelKilled reports whether the kernel has ended a process of code for memory
-// since it was last asked. While a group of an earlier program is on its way out,
-// it may have been one of those.
+// kernelKilled reports whether the kernel has ended a process for memory since
+// the execs began. While a group of an earlier program is on its way out, it may
+// have been one of those.
 func (w *watch) kernelKilled() bool {
-	if w.code == nil {
+	n := w.killed()
+	if n == 0 {
 		return false
 	}
 	leaving := false
@@ -149,36 +157,44 @@ func (w *watch) kernelKilled() bool {
 		leaving = leaving || g.ending
 		g.mu.Unlock()
 	}
-	n := w.code.killed()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	more := n > w.killed
-	w.killed = max(w.killed, n)
-	return more && !leaving
+	more := false
+	for _, x := range w.execs {
+		if leaving {
+			x.killed = n
+		}
+		more = more || n > x.killed
+	}
+	return more
 }
 
 // round looks at everything once.
 func (w *watch) round() {
-	hits := w.hits()
 	w.mu.Lock()
 	lowest := int64(1 << 62)
-	for _, peak := range w.execs {
-		lowest = min(lowest, peak)
+	for _, x := range w.execs {
+		lowest = min(lowest, x.peak)
 	}
 	w.mu.Unlock()
 	used := w.usedAbove(lowest)
 	w.mu.Lock()
 	w.memory = max(used, 0)
 	execs := make([]*execution, 0, len(w.execs))
-	for e, peak := range w.execs {
-		w.execs[e] = max(peak, used)
+	for e, x := range w.execs {
+		x.peak = max(x.peak, used)
 		execs = append(execs, e)
 	}
+	w.turn += processesATurn
+	turn := w.turn
 	w.mu.Unlock()
+	most := maxProcesses
+	if w.own {
+		most = processesATurn // there a look costs more
+	}
 	for _, e := range execs {
-		for _, h := range hits {
-			e.hit(h)
-		}
+		w.note(e)
+		w.count(e, most, turn, 0)
 	}
 	killed := w.kernelKilled()
 	if !killed && used > w.b.limits.MemoryBytes/4*3 && w.s.spares.giveUp() {
@@ -235,37 +251,93 @@ func (w *watch) largest(execs []*execution) {
 	}
 }
 
-// hits are the limits that are met at this moment.
-func (w *watch) hits() []string {
+// Whose descriptors are counted in one round, and in all.
+const (
+	processesATurn = 8
+	maxProcesses   = 512
+)
+
+// full are the limits of space that are met at this moment.
+func full() []string {
 	var hits []string
-	full := func(path, name string) {
+	look := func(path, name string) {
 		var st unix.Statfs_t
 		if unix.Statfs(path, &st) == nil && (st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
 			hits = append(hits, name)
 		}
 	}
-	full(workspaceDir, workbench.LimitWorkspace)
-	full(scratchDir, workbench.LimitScratch)
-	if n := w.refusals(); n > w.refused {
-		w.refused = n
-		hits = append(hits, workbench.LimitTasks)
-	}
-	// Without a counter of refusals, being at the limit has to do.
-	if w.b.nproc > 0 && residentOf(userID, false).tasks >= w.b.nproc-1 {
-		hits = append(hits, workbench.LimitTasks)
-	}
+	look(workspaceDir, workbench.LimitWorkspace)
+	look(scratchDir, workbench.LimitScratch)
 	return hits
 }
 
-// look notes the limits that are met when an exec ends.
+// note notes the limits that an exec has met since it began. One of space that
+// was met before it began counts only once there had been room again.
+func (w *watch) note(e *execution) {
+	now := full()
+	w.mu.Lock()
+	x := w.execs[e]
+	if x == nil {
+		w.mu.Unlock()
+		return
+	}
+	x.full = slices.DeleteFunc(x.full, func(name string) bool { return !slices.Contains(now, name) })
+	hits := slices.DeleteFunc(now, func(name string) bool { return slices.Contains(x.full, name) })
+	refused := x.refused
+	w.mu.Unlock()
+	if w.refusals() > refused {
+		hits = append(hits, workbench.LimitTasks)
+	}
+	for _, h := range hits {
+		e.hit(h)
+	}
+}
+
+// count notes limits that no kernel reports, if they are met at this moment, or
+// were with so many tasks that have just gone.
+func (w *watch) count(e *execution, most, turn, gone int) {
+	var c crowd
+	if asUser(func() error { c = crowdOf(most, turn); return nil }) != nil {
+		return
+	}
+	if c.files >= w.b.limits.OpenFiles {
+		e.hit(workbench.LimitOpenFiles)
+	}
+	// Without a counter of refusals, being at the limit has to do.
+	if w.b.nproc > 0 && c.tasks+gone >= w.b.nproc {
+		e.hit(workbench.LimitTasks)
+	}
+}
+
+// left is told when the main process has ended by itself, before anything ends
+// what it left: the limits it met may still be seen there.
+func (w *watch) left(e *execution) {
+	if e.status != 0 || w.b.nproc > 0 {
+		w.count(e, maxProcesses, 0, 1)
+	}
+}
+
+// look notes the limits that an exec has met when it ends.
 func (w *watch) look(e *execution) {
+	w.note(e)
 	if w.kernelKilled() {
 		e.hit(workbench.LimitMemory)
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, h := range w.hits() {
-		e.hit(h)
+	x := w.execs[e]
+	w.mu.Unlock()
+	select {
+	case <-e.ended:
+	default:
+		return // it never began, or does not end
+	}
+	if x == nil {
+		return
+	}
+	if e.status != 0 {
+		for _, name := range x.full { // a program that found no room, and left none
+			e.hit(name)
+		}
 	}
 }
 
