@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/server"
 	"github.com/workbenchdev/workbench/internal/store/pgtest"
@@ -62,6 +64,31 @@ func TestSecondServerOnOneDataDirectoryIsRefused(t *testing.T) {
 	w := mustWorld(t, nil)
 	_, err := open(w.dir, nil)
 	wantCode(t, err, workbench.CodeUnavailable)
+}
+
+// A process whose sandboxes would fail every program does not start.
+func TestTooFewOpenFilesAreRefused(t *testing.T) {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		t.Fatal(err)
+	}
+	few := unix.Rlimit{Cur: 1000, Max: 1000}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	w, err := open(t.TempDir(), nil)
+	if err == nil {
+		_ = w.close()
+	}
+	wantCode(t, err, workbench.CodeRuntimeUnavailable)
+	if !strings.Contains(workbench.AsError(err).Hint, "ulimit -n") {
+		t.Errorf("the hint is %q", workbench.AsError(err).Hint)
+	}
 }
 
 // A stop lets the run in flight end and leaves the queue for the next start.

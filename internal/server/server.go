@@ -80,6 +80,9 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 			_ = s.release()
 		}
 	}()
+	if err = checkOpenFiles(); err != nil {
+		return nil, err
+	}
 	if s.data, err = openDataDir(o.DataDir); err != nil {
 		return nil, err
 	}
@@ -107,6 +110,20 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, errors.Join(err, driver.Close(ctx))
 	}
 	return s, nil
+}
+
+// checkOpenFiles refuses a process that may open fewer files than user code may
+// in a sandbox: sandboxes inherit the bound, and every program would fail.
+func checkOpenFiles() error {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		return nil // there is none
+	}
+	if need := workbench.DefaultLimits().OpenFiles; own.Max < uint64(need) {
+		return workbench.E(workbench.CodeRuntimeUnavailable, "this process may open %d files, sandboxes need %d", own.Max, need).
+			WithHint("raise the limit: ulimit -n 65536, or LimitNOFILE=65536 in a systemd unit")
+	}
+	return nil
 }
 
 // driver opens the configured runtime, extracting the embedded one.
