@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,21 +67,21 @@ func TestSecondServerOnOneDataDirectoryIsRefused(t *testing.T) {
 	wantCode(t, err, workbench.CodeUnavailable)
 }
 
-// A process whose sandboxes would fail every program does not start.
+// A process whose sandboxes would fail every program does not start. The limit
+// cannot be raised again, so it is lowered in a process of its own.
 func TestTooFewOpenFilesAreRefused(t *testing.T) {
-	var own unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
-		t.Fatal(err)
-	}
-	few := unix.Rlimit{Cur: 1000, Max: 1000}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
-			t.Fatal(err)
+	const child = "WORKBENCH_TEST_FEW_FILES"
+	if os.Getenv(child) == "" {
+		again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		again.Env = append(os.Environ(), child+"=1")
+		if out, err := again.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
 		}
-	}()
+		return
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1000, Max: 1000}); err != nil {
+		t.Fatal(err)
+	}
 	w, err := open(t.TempDir(), nil)
 	if err == nil {
 		_ = w.close()
