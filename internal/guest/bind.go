@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -56,7 +55,7 @@ func (s *supervisor) prepare(l guestwire.SandboxLimits) error {
 	b.env = baseEnv(l)
 	s.watch.begin(b)
 	s.ready = b
-	s.spares.begin(b, b.first())
+	s.spares.begin(b)
 	return nil
 }
 
@@ -82,16 +81,6 @@ func (s *supervisor) Bind(_ context.Context, r guestwire.BindRequest) (guestwire
 	s.bound = b
 	s.mu.Unlock()
 	return guestwire.BindReply{Languages: b.languages, Enforced: enforced}, nil
-}
-
-// first is the language of the first spare.
-func (b *binding) first() workbench.Language {
-	for _, l := range []workbench.Language{workbench.Python, workbench.JavaScript} {
-		if slices.Contains(b.languages, l) {
-			return l
-		}
-	}
-	return ""
 }
 
 func mountWorkspace(l guestwire.SandboxLimits) error {

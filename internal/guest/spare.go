@@ -22,8 +22,8 @@ type spare struct {
 	bytes   int64              // memory that it uses; 0 while not known
 }
 
-// spares are those of a sandbox: a stage, and an interpreter of each language
-// that was used. A spare that is taken is replaced once its run has ended, or
+// spares are those of a sandbox: a stage, and an interpreter of each language of
+// the image that was used lately, or may be the first to be. A spare that is taken is replaced once its run has ended, or
 // while it runs when that takes longer.
 type spares struct {
 	s *supervisor
@@ -31,14 +31,23 @@ type spares struct {
 
 	mu       sync.Mutex
 	kept     map[workbench.Language]*spare
-	wanted   []workbench.Language         // interpreters, the last used first
+	wanted   []want                       // interpreters, the last used first
 	cost     map[workbench.Language]int64 // memory of one, as last measured
 	givenUp  bool                         // under pressure: none until nothing runs
 	timer    *time.Timer
 	renewing sync.Mutex
 }
 
+// want is an interpreter to have waiting.
+type want struct {
+	lang   workbench.Language
+	unused int // runs in other languages since it was last used
+}
+
 const (
+	// unusedRuns is after how many runs in other languages an interpreter is not
+	// wanted any more.
+	unusedRuns = 4
 	// replaceDuring is how long a program runs before its spare is replaced
 	// beside it: a short one has the processor for itself.
 	replaceDuring = 50 * time.Millisecond
@@ -53,12 +62,15 @@ func newSpares(s *supervisor) *spares {
 	return &spares{s: s, kept: map[workbench.Language]*spare{}, cost: map[workbench.Language]int64{}}
 }
 
-// begin has the first spares started. It is called once.
-func (p *spares) begin(b *binding, first workbench.Language) {
+// begin has the first spares started: nobody knows yet which language comes
+// first. It is called once.
+func (p *spares) begin(b *binding) {
 	p.mu.Lock()
 	p.b = b
-	if first != "" {
-		p.wanted = []workbench.Language{first}
+	for _, lang := range []workbench.Language{workbench.Python, workbench.JavaScript} {
+		if slices.Contains(b.languages, lang) {
+			p.wanted = append(p.wanted, want{lang: lang})
+		}
 	}
 	p.mu.Unlock()
 	p.renewIn(0)
@@ -82,17 +94,13 @@ func driverOf(lang workbench.Language) workbench.Language {
 func (p *spares) take(lang workbench.Language) *spare {
 	driver := driverOf(lang)
 	p.mu.Lock()
-	if driver != "" {
-		p.wanted = slices.DeleteFunc(p.wanted, func(l workbench.Language) bool { return l == driver })
-		p.wanted = slices.Insert(p.wanted, 0, driver)
-	}
+	others := p.used(driver)
 	candidates := []*spare{p.kept[driver]}
 	delete(p.kept, driver)
 	if driver != "" && candidates[0] == nil {
 		candidates[0] = p.kept[""]
 		delete(p.kept, "")
 	}
-	var others []*spare
 	if p.b.nproc > 0 { // they would count against the run's tasks
 		for lang, sp := range p.kept {
 			others = append(others, sp)
@@ -101,7 +109,11 @@ func (p *spares) take(lang workbench.Language) *spare {
 	}
 	p.mu.Unlock()
 	for _, sp := range others {
-		sp.end()
+		if p.b.nproc > 0 {
+			sp.end()
+		} else {
+			go sp.end() // ends with it
+		}
 	}
 	sp := candidates[0]
 	if sp == nil {
@@ -116,6 +128,28 @@ func (p *spares) take(lang workbench.Language) *spare {
 		return nil
 	}
 	return sp
+}
+
+// used notes a run of a driver's language and returns spares of languages that
+// are not wanted any more. The caller holds mu.
+func (p *spares) used(driver workbench.Language) (unwanted []*spare) {
+	kept := []want{}
+	if driver != "" {
+		kept = append(kept, want{lang: driver})
+	}
+	for _, w := range p.wanted {
+		if w.lang == driver {
+			continue
+		}
+		if w.unused++; w.unused < unusedRuns {
+			kept = append(kept, w)
+		} else if sp := p.kept[w.lang]; sp != nil {
+			delete(p.kept, w.lang)
+			unwanted = append(unwanted, sp)
+		}
+	}
+	p.wanted = kept
+	return unwanted
 }
 
 // end gives a spare up and waits until it is gone.
@@ -177,10 +211,10 @@ func (p *spares) renew() {
 	p.renewing.Lock()
 	defer p.renewing.Unlock()
 	p.mu.Lock()
-	wanted := append(slices.Clone(p.wanted), "")
+	wanted := append(slices.Clone(p.wanted), want{})
 	p.mu.Unlock()
-	for _, lang := range wanted {
-		if err := p.start(lang); err != nil {
+	for _, w := range wanted {
+		if err := p.start(w.lang); err != nil {
 			fmt.Fprintln(p.s.log, "guest: spare:", err)
 			return
 		}
