@@ -50,7 +50,7 @@ func whatLiarsSay() map[string]lie {
 	}
 	hangsUp := func(g *liar, _ uint32, _ string) { g.conn.Close() }
 
-	add("hello", lie{at: "hello", want: again, within: 14 * time.Second}, map[string]func(*liar, uint32, string){
+	add("hello", lie{at: "hello", want: again, within: 25 * time.Second}, map[string]func(*liar, uint32, string){
 		"of another version":    raw([]byte(wirePreamble), frameOf(fHello, 0, 0, helloOf(2, "x"))),
 		"with another nonce":    raw([]byte(wirePreamble), frameOf(fHello, 0, 0, helloOf(1, "x"))),
 		"of a huge length":      raw([]byte(wirePreamble), []byte("\xff\xff\xff\xff\x01\x00\x00\x00\x00\x00\x00\x00")),

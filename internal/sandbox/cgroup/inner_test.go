@@ -22,12 +22,9 @@ func TestInner(t *testing.T) {
 				t.Errorf("%s is %q, want %q", file, got, want)
 			}
 		}
-		f.write(parent+"/one/memory.events.local", "oom_kill 1\n")
-		if got := g.OwnOOMKills(); got != 1 {
-			t.Errorf("%d kills at the outer bound, want 1", got)
-		}
-		if got := g.Stats().OOMKills; got != 2 { // the kernel sums
-			t.Errorf("%d kills in all, want 2", got)
+		f.write(parent+"/one/code/memory.events", "oom 1\noom_kill 1\n")
+		if inner, all := g.InnerOOMKills("code"), g.Stats().OOMKills; inner != 1 || all != 2 { // the kernel sums
+			t.Errorf("%d kills in code and %d in all, want 1 and 2", inner, all)
 		}
 	})
 	t.Run("hybrid", func(t *testing.T) {
@@ -46,8 +43,11 @@ func TestInner(t *testing.T) {
 			}
 		}
 		f.write("memory/"+parent+"/one/code/memory.oom_control", "under_oom 0\noom_kill 4\n")
-		if own, all := g.OwnOOMKills(), g.Stats().OOMKills; own != 3 || all != 7 {
-			t.Errorf("%d kills at the outer bound and %d in all, want 3 and 7", own, all)
+		if inner, all := g.InnerOOMKills("code"), g.Stats().OOMKills; inner != 4 || all != 7 {
+			t.Errorf("%d kills in code and %d in all, want 4 and 7", inner, all)
+		}
+		if got := g.InnerOOMKills("none"); got != 0 {
+			t.Errorf("%d kills in a group that is none", got)
 		}
 		if err := g.Remove(t.Context()); err != nil || g.Exists() {
 			t.Errorf("the group is still there: %v", err)

@@ -14,7 +14,7 @@ type Stats struct {
 	MemoryBytes     int64
 	MemoryPeakBytes int64
 	MemoryLimit     int64
-	OOMKills        int64 // at the group's own bound or one inside it
+	OOMKills        int64 // of the group's processes, also of inner groups
 	Tasks           int64
 }
 
@@ -62,17 +62,14 @@ func oomKillsV1(dir string) int64 {
 	return sum
 }
 
-// OwnOOMKills is how many processes the group's own bound has cost, without
-// those of bounds inside it.
-func (g *Group) OwnOOMKills() int64 {
-	dir := g.dir("memory")
+// InnerOOMKills is how many processes of an inner group the kernel has killed
+// for memory: 0 where there is no such group.
+func (g *Group) InnerOOMKills(name string) int64 {
+	file := "memory.oom_control"
 	if g.h.mode == ModeV2 {
-		if n := keyed(filepath.Join(dir, "memory.events.local"), "oom_kill"); n >= 0 {
-			return n // since Linux 5.2
-		}
-		return keyed(filepath.Join(dir, "memory.events"), "oom_kill")
+		file = "memory.events"
 	}
-	return keyed(filepath.Join(dir, "memory.oom_control"), "oom_kill")
+	return max(0, keyed(filepath.Join(g.dir("memory"), name, file), "oom_kill"))
 }
 
 func number(path string) int64 {

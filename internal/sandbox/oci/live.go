@@ -153,7 +153,8 @@ func (l *live) ended() {
 	if err := l.group.Kill(ctx); err != nil {
 		l.d.o.Log.Error("a sandbox ended and left processes", "sandbox", l.id, "error", err)
 	}
-	stats, atBound := l.measure(), l.group.OwnOOMKills()
+	stats := l.measure()
+	atBound := stats.OOMKills - l.group.InnerOOMKills(codeGroup) // of what is not user code
 	l.drainStderr(200 * time.Millisecond)
 	panicked := strings.TrimSpace(tailOf(l.d.site.layout(l.id).panicLog()))
 
