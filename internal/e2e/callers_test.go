@@ -161,3 +161,28 @@ func (w *world) mustLoseBlobs(t *testing.T) {
 		}
 	}
 }
+
+// Who names no revision is not told that it is another one: a submission and
+// configurations that cross each other all have their way, or meet the run.
+func TestSubmissionsCrossConfigurations(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{Image: "minimal"})
+	for i := range 40 {
+		var crossing sync.WaitGroup
+		for n := range 3 {
+			crossing.Go(func() {
+				agent := strings.Repeat("a", 1+i+n)
+				_, err := s.c.ConfigureAgentSession(t.Context(), s.id, sdk.ConfigureSession{Agent: &agent})
+				if err != nil && !workbench.HasCode(err, workbench.CodeRunsActive) {
+					t.Errorf("configure: %v", err)
+				}
+			})
+		}
+		run, err := s.c.CreateSessionRun(t.Context(), s.id, sdk.CreateRun{Language: workbench.Bash, Code: "true"})
+		crossing.Wait()
+		if err != nil {
+			t.Errorf("submit: %v", err)
+			continue
+		}
+		s.mustWait(run.ID)
+	}
+}

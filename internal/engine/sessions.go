@@ -133,6 +133,13 @@ func (e *Engine) Revisions(ctx context.Context, p workbench.Principal, id string
 // not terminal, version_mismatch, session_closed, session_expired, and those of
 // validation.
 func (e *Engine) Configure(ctx context.Context, p workbench.Principal, id string, req workbench.ConfigureSession) (workbench.Session, error) {
+	if req.ExpectedRevision != 0 {
+		return e.configure(ctx, p, id, req)
+	}
+	return despiteRevisions(func() (workbench.Session, error) { return e.configure(ctx, p, id, req) })
+}
+
+func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string, req workbench.ConfigureSession) (workbench.Session, error) {
 	if err := p.Require(workbench.ScopeExecute); err != nil {
 		return workbench.Session{}, err
 	}

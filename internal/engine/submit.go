@@ -29,6 +29,23 @@ const (
 // nothing is admitted. Codes: those of validation, idempotency_key_reused,
 // conflict, session_closed, session_expired, queue_full, unavailable.
 func (e *Engine) Submit(ctx context.Context, p workbench.Principal, req workbench.SubmitRun) (workbench.Submitted, error) {
+	return despiteRevisions(func() (workbench.Submitted, error) { return e.submit(ctx, p, req) })
+}
+
+// despiteRevisions repeats what was computed from a revision that another
+// request replaced meanwhile. It is for callers who named none: they have
+// nothing to correct.
+func despiteRevisions[T any](do func() (T, error)) (T, error) {
+	const most = 10
+	for attempt := 1; ; attempt++ {
+		v, err := do()
+		if attempt == most || !workbench.HasCode(err, workbench.CodeVersionMismatch) {
+			return v, err
+		}
+	}
+}
+
+func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbench.SubmitRun) (workbench.Submitted, error) {
 	if err := p.Require(workbench.ScopeExecute); err != nil {
 		return workbench.Submitted{}, err
 	}
