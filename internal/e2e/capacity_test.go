@@ -25,6 +25,27 @@ func TestIdleSandboxesMakeRoom(t *testing.T) {
 	wantOut(t, two.mustBash("cat f"), "two\n")
 }
 
+// A run that was cancelled while it waited for its turn costs nobody a sandbox.
+func TestCancelledWaiterTakesNoRoom(t *testing.T) {
+	w := mustWorld(t, func(o *server.Options) { o.MaxRunning, o.MaxSandboxes = 1, 1 })
+	c := w.mustUser(t, "acme", "ada")
+	one, two := mustSessionOf(t, c, sdk.CreateSession{}), mustSessionOf(t, c, sdk.CreateSession{})
+	first := one.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo x > /tmp/mark; echo begun; sleep 2"})
+	mustSay(t, one, first, "begun")
+	waiting := two.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "true"})
+	time.Sleep(200 * time.Millisecond) // it stands in line
+	if _, err := c.CancelRun(t.Context(), waiting); err != nil {
+		t.Fatal(err)
+	}
+	one.mustWait(first)
+	time.Sleep(time.Second)
+	r := one.mustBash("cat /tmp/mark")
+	wantOut(t, r, "x\n")
+	if r.Generation != 1 {
+		t.Errorf("generation %d: the sandbox made room for nothing", r.Generation)
+	}
+}
+
 // A tenant that floods the server does not keep another from running.
 func TestTenantsTakeTurns(t *testing.T) {
 	w := mustWorld(t, func(o *server.Options) { o.MaxRunning, o.MaxSandboxes = 1, 8 })

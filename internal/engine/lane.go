@@ -88,6 +88,9 @@ func (e *Engine) draining() bool {
 	}
 }
 
+// staleAfter is how long a look at the queue is believed.
+const staleAfter = 5 * time.Millisecond
+
 // runNext takes the first queued run of the session to its end. It reports
 // whether there was one.
 func (e *Engine) runNext(c *compute) (bool, error) {
@@ -115,6 +118,7 @@ func (e *Engine) runNext(c *compute) (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
+	looked := time.Now()
 	if err := e.slots.acquire(ctx, run.TenantID); err != nil {
 		return false, nil // stopping
 	}
@@ -124,6 +128,12 @@ func (e *Engine) runNext(c *compute) (bool, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if time.Since(looked) > staleAfter {
+		// Cancelled while it waited for its turn, it must cost nobody a sandbox.
+		if run, ok, err = e.o.Store.NextQueued(ctx, c.id, workbench.LaneForeground); err != nil || !ok {
+			return false, err
+		}
+	}
 	e.capacity.markBusy(c)
 	err = e.execute(ctx, c, run)
 	c.dirty = c.dirty || err != nil
