@@ -63,7 +63,7 @@ func whatLiarsSay() map[string]lie {
 		"with a frame first":    raw([]byte(wirePreamble), frameOf(fReply, 0, 1, "{}")),
 		"and preambles for all": raw(repeated([]byte(wirePreamble), 1<<16)),
 	})
-	add("bind", lie{at: "bind", want: again, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("bind", lie{at: "bind", want: again, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"answered with a list":     answers(`[]`),
 		"answered with junk":       answers("\x00\xff"),
 		"with 17 languages":        answers(`{"languages":[` + strings.Repeat(`"x",`, 16) + `"x"]}`),
@@ -72,10 +72,10 @@ func whatLiarsSay() map[string]lie {
 		"and the end":              hangsUp,
 		"answered twice":           func(g *liar, ch uint32, _ string) { g.reply(ch, `{}`); g.reply(ch, `{}`); g.conn.Close() },
 	})
-	add("bind", lie{at: "bind", want: failed, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("bind", lie{at: "bind", want: failed, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"refused for good": refuses("invalid_request"),
 	})
-	add("restore", lie{at: "restore", want: again, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("restore", lie{at: "restore", want: again, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"acknowledged beyond what was sent": func(g *liar, ch uint32, _ string) { g.send(frameOf(fAck, sContent, ch, from(1<<40, ""))) },
 		"acknowledged backwards":            func(g *liar, ch uint32, _ string) { g.send(frameOf(fAck, sContent, ch, from(0, ""))) },
 		"done, with no token":               answers(`{"token":"../..","entries":1,"bytes":1}`),
@@ -83,17 +83,17 @@ func whatLiarsSay() map[string]lie {
 		"said to be content itself":         func(g *liar, ch uint32, _ string) { g.send(frameOf(fData, sContent, ch, from(0, "x"))) },
 		"and the end":                       hangsUp,
 	})
-	add("exec", lie{at: "exec", want: unknown, within: 8 * time.Second}, execLies(answers, hangsUp))
-	add("exec", lie{at: "exec", want: failed, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("exec", lie{at: "exec", want: unknown, within: 20 * time.Second}, execLies(answers, hangsUp))
+	add("exec", lie{at: "exec", want: failed, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"refused": refuses("capacity_exhausted"),
 	})
-	add("exec", lie{at: "exec", want: ended, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("exec", lie{at: "exec", want: ended, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"answered without end": func(g *liar, ch uint32, _ string) {
 			begun()(g, ch, "")
 			g.send(repeated(frameOf(fReply, 0, ch, honestEnd), 100_000))
 		},
 	})
-	add("exec", lie{at: "exec", want: timedOut, within: 26 * time.Second}, map[string]func(*liar, uint32, string){
+	add("exec", lie{at: "exec", want: timedOut, within: 40 * time.Second}, map[string]func(*liar, uint32, string){
 		"begun, and silence": begun(),
 		"in drops of a byte, for ever": func(g *liar, ch uint32, _ string) {
 			begun()(g, ch, "")
@@ -103,7 +103,7 @@ func whatLiarsSay() map[string]lie {
 		},
 	})
 	addScans(add, answers, hangsUp)
-	add("cancelled: exec", lie{at: "exec", want: cancel, within: 6 * time.Second, cancel: true}, map[string]func(*liar, uint32, string){
+	add("cancelled: exec", lie{at: "exec", want: cancel, within: 8 * time.Second, cancel: true}, map[string]func(*liar, uint32, string){
 		"silent":             nil,
 		"begun, then silent": begun(),
 		"half a header":      func(g *liar, ch uint32, _ string) { begun()(g, ch, ""); g.send([]byte("\x00\x00\x00")) },
@@ -118,15 +118,15 @@ func whatLiarsSay() map[string]lie {
 		"output that never stops": floods,
 	})
 	for _, at := range []string{"bind", "restore", "write"} {
-		add("cancelled: "+at, lie{at: at, upload: at == "write", want: cancel, within: 6 * time.Second, cancel: true},
+		add("cancelled: "+at, lie{at: at, upload: at == "write", want: cancel, within: 8 * time.Second, cancel: true},
 			map[string]func(*liar, uint32, string){"silent": nil})
 	}
 	for _, at := range []string{"scan", "read"} {
-		add("cancelled: "+at, lie{at: at, keep: []string{"*"}, want: ended, within: 6 * time.Second, cancel: true},
+		add("cancelled: "+at, lie{at: at, keep: []string{"*"}, want: ended, within: 8 * time.Second, cancel: true},
 			map[string]func(*liar, uint32, string){"silent": nil})
 	}
 	for _, at := range []string{"restore", "exec"} {
-		l := lie{at: at, deaf: true, want: cancel, within: 6 * time.Second, cancel: true}
+		l := lie{at: at, deaf: true, want: cancel, within: 8 * time.Second, cancel: true}
 		add("cancelled: "+at, l, map[string]func(*liar, uint32, string){"deaf": nil})
 	}
 	return lies
@@ -260,7 +260,7 @@ func addScans(add func(string, lie, map[string]func(*liar, uint32, string)), ans
 		return record(fmt.Sprintf(`{"path":%q,"change":"removed","type":%q}`, path, typ), "")
 	}
 	const a, ab, dotdot, nul, abs, empty, kept = "YQ==", "YS9i", "Li4vZXZpbA==", "YQBi", "L2V0Yy94", "", "a2VwdC50eHQ="
-	add("scan", lie{at: "scan", want: ended, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("scan", lie{at: "scan", want: ended, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"of a path out of it":            says(file(dotdot, 0, "")),
 		"of a name with a NUL":           says(file(nul, 0, "")),
 		"of an absolute path":            says(file(abs, 0, "")),
@@ -292,7 +292,7 @@ func addScans(add func(string, lie, map[string]func(*liar, uint32, string)), ans
 		"and the end":        hangsUp,
 		"answered with junk": answers("[]"),
 	})
-	add("scan", lie{at: "scan", want: ended, believed: true, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("scan", lie{at: "scan", want: ended, believed: true, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"of a file in what is not there": says(file(ab, 0, "")),
 		"that removes what is not there": says(gone(a, "file")),
 		"of a file with other content":   says(file(a, 3, "xyz")),
@@ -303,16 +303,16 @@ func addScans(add func(string, lie, map[string]func(*liar, uint32, string)), ans
 			g.send(frameOf(fData, sContent, ch, from(0, content)), frameOf(fEnd, sContent, ch, from(uint64(len(content)), "")), frameOf(fReply, 0, ch, entry))
 		}
 	}
-	add("read", lie{at: "read", keep: []string{"kept.txt"}, want: ended, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("read", lie{at: "read", keep: []string{"kept.txt"}, want: ended, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"of other bytes":   read("KEPT\n", fmt.Sprintf(`{"path":%q,"type":"file","mode":420,"size":5,"sha256":%s}`, kept, sum)),
 		"of another file":  read("kept\n", fmt.Sprintf(`{"path":%q,"type":"file","mode":420,"size":5,"sha256":%s}`, a, sum)),
 		"answered by junk": read("kept\n", `7`),
 		"and the end":      hangsUp,
 	})
-	add("read", lie{at: "read", keep: []string{"kept.txt"}, want: ended, believed: true, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("read", lie{at: "read", keep: []string{"kept.txt"}, want: ended, believed: true, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"of more bytes": read("kept\nmore", fmt.Sprintf(`{"path":%q,"type":"file","mode":420,"size":9,"sha256":%s}`, kept, sum)),
 	})
-	add("write", lie{at: "write", upload: true, want: failed, within: 8 * time.Second}, map[string]func(*liar, uint32, string){
+	add("write", lie{at: "write", upload: true, want: failed, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
 		"refused": func(g *liar, ch uint32, _ string) {
 			g.send(frameOf(fFail, 0, ch, `{"code":"workspace_full","detail":"x"}`))
 		},
