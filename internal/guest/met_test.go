@@ -20,14 +20,16 @@ func TestLimitsMet(t *testing.T) {
 			exit int
 			want []string
 		}{
-			{"descriptors, and it goes on", workbench.Python, "import time\nl = []\ntry:\n  while True: l.append(open('/dev/null'))\nexcept OSError: time.sleep(0.2)", 0, files},
-			{"descriptors of Node, and it fails later", workbench.JavaScript, "import fs from 'node:fs'\ntry { for (;;) fs.openSync('/dev/null') } catch (e) { setTimeout(() => { throw e }, 200) }", 1, files},
-			{"descriptors of a child", workbench.Python, "import os, time\nif os.fork() == 0:\n  l = []\n  try:\n    while True: l.append(open('/dev/null'))\n  except OSError: time.sleep(0.3)\n  os._exit(0)\nos.wait()", 0, files},
+			{"descriptors, and it goes on", workbench.Python, "import time\nl = []\ntry:\n  while True: l.append(open('/dev/null'))\nexcept OSError: time.sleep(0.8)", 0, files},
+			{"descriptors of Node, and it fails later", workbench.JavaScript, "import fs from 'node:fs'\ntry { for (;;) fs.openSync('/dev/null') } catch (e) { setTimeout(() => { throw e }, 800) }", 1, files},
+			{"descriptors of a child", workbench.Python, "import os, time\nif os.fork() == 0:\n  l = []\n  try:\n    while True: l.append(open('/dev/null'))\n  except OSError: time.sleep(0.8)\n  os._exit(0)\nos.wait()", 0, files},
 			{"nearly all descriptors", workbench.Python, "import time\nl = []\nfor _ in range(200): l.append(open('/dev/null'))\ntime.sleep(0.1)\nraise SystemExit(1)", 1, nil},
 			{"tasks, and it fails", workbench.Python, "import os, time\nwhile True:\n  if os.fork() == 0: time.sleep(20)", 1, tasks},
-			{"threads, and it goes on", workbench.Python, "import os, threading, time\ntry:\n  while True: threading.Thread(target=time.sleep, args=(20,), daemon=True).start()\nexcept RuntimeError: time.sleep(0.2)\nos._exit(0)", 0, tasks},
+			{"threads, and it goes on", workbench.Python, "import os, threading, time\ntry:\n  while True: threading.Thread(target=time.sleep, args=(20,), daemon=True).start()\nexcept RuntimeError: time.sleep(0.8)\nos._exit(0)", 0, tasks},
 			{"scratch space", workbench.Bash, "head -c 100000000 /dev/zero > /tmp/x", 1, scratch},
 			{"nothing, while scratch space is full", workbench.Bash, "true", 0, nil},
+			{"no room, when there was none before", workbench.Bash, "echo x > /tmp/y", 1, scratch},
+			{"tasks, while scratch space is full", workbench.Python, "import os, time\nwhile True:\n  if os.fork() == 0: time.sleep(20)", 1, tasks},
 			{"nothing, while scratch space is being emptied", workbench.Bash, "rm /tmp/x; sleep 0.1", 0, nil},
 			{"nothing, though it fails", workbench.Bash, "exit 1", 1, nil},
 		} {
@@ -41,7 +43,7 @@ func TestLimitsMet(t *testing.T) {
 		if s.kind != oci.Runc {
 			return // gVisor does not count them
 		}
-		o := s.code(t, workbench.Python, "import os, time\ntry:\n  while True:\n    if os.fork() == 0: os._exit(0)\nexcept OSError:\n  time.sleep(0.2)")
+		o := s.code(t, workbench.Python, "import os, time\ntry:\n  while True:\n    if os.fork() == 0: os._exit(0)\nexcept OSError:\n  time.sleep(0.8)")
 		if o.ExitCode != 0 || !slices.Equal(o.LimitsHit, tasks) {
 			t.Errorf("children that nobody collects: exit %d, limits %v", o.ExitCode, o.LimitsHit)
 		}

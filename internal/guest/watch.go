@@ -35,7 +35,7 @@ type watch struct {
 	shmem    int64 // what memory file systems held then, with the guest's own files
 	own      bool  // /proc/meminfo is the sandbox's own
 	code     *codeGroup
-	turn     int // of the processes whose descriptors are counted next
+	rounds   int // so far; the loop's
 	wake     chan struct{}
 }
 
@@ -185,23 +185,37 @@ func (w *watch) round() {
 		x.peak = max(x.peak, used)
 		execs = append(execs, e)
 	}
-	w.turn += processesATurn
-	turn := w.turn
 	w.mu.Unlock()
-	most := maxProcesses
-	if w.own {
-		most = processesATurn // there a look costs more
-	}
-	for _, e := range execs {
-		w.note(e)
-		w.count(e, most, turn, 0)
-	}
 	killed := w.kernelKilled()
-	if !killed && used > w.b.limits.MemoryBytes/4*3 && w.s.spares.giveUp() {
+	much := used > w.b.limits.MemoryBytes/4*3
+	if !killed && much && w.s.spares.giveUp() {
 		return // looked at again without them
 	}
 	if killed || used > w.b.limits.MemoryBytes {
 		w.largest(execs)
+	}
+	for _, e := range execs {
+		w.note(e)
+	}
+	w.countInTurn(execs, much)
+}
+
+// countInTurn counts what no kernel reports. In a kernel of the sandbox's own a
+// look costs more: a few processes in some rounds, none while memory is near its
+// limit, which must not wait.
+func (w *watch) countInTurn(execs []*execution, much bool) {
+	w.rounds++
+	if !w.own {
+		for _, e := range execs {
+			w.count(e, maxProcesses, 0, 0)
+		}
+		return
+	}
+	if much || w.rounds%roundsACount != 0 {
+		return
+	}
+	for _, e := range execs {
+		w.count(e, processesATurn, w.rounds/roundsACount*processesATurn, 0)
 	}
 }
 
@@ -251,10 +265,11 @@ func (w *watch) largest(execs []*execution) {
 	}
 }
 
-// Whose descriptors are counted in one round, and in all.
+// How many processes are counted, in all or in one round of so many.
 const (
-	processesATurn = 8
 	maxProcesses   = 512
+	processesATurn = 8
+	roundsACount   = 3
 )
 
 // full are the limits of space that are met at this moment.
@@ -334,7 +349,10 @@ func (w *watch) look(e *execution) {
 	if x == nil {
 		return
 	}
-	if e.status != 0 {
+	e.mu.Lock()
+	met := len(e.limits) > 0
+	e.mu.Unlock()
+	if e.status != 0 && !e.status.Signaled() && !met {
 		for _, name := range x.full { // a program that found no room, and left none
 			e.hit(name)
 		}
