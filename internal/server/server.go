@@ -117,7 +117,7 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 func checkOpenFiles() error {
 	var own unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
-		return nil // there is none
+		return workbench.E(workbench.CodeRuntimeUnavailable, "the limit on open files cannot be read").Caused(err)
 	}
 	if need := workbench.DefaultLimits().OpenFiles; own.Max < uint64(need) {
 		return workbench.E(workbench.CodeRuntimeUnavailable, "this process may open %d files, sandboxes need %d", own.Max, need).
