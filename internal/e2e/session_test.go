@@ -271,3 +271,18 @@ func TestSandboxSizes(t *testing.T) {
 	_, err = c.CreateAgentSession(t.Context(), sdk.CreateSession{Tools: []workbench.ToolRef{{Name: "your_app.lookup", Version: "1"}}})
 	wantCode(t, err, workbench.CodeToolNotFound)
 }
+
+// A configuration that says what is so already makes no revision.
+func TestConfigureWithoutChange(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{Agent: "reporter", Labels: map[string]string{"team": "a"}})
+	agent, labels := "reporter", map[string]string{"team": "a"}
+	same, err := s.c.ConfigureAgentSession(t.Context(), s.id, sdk.ConfigureSession{Agent: &agent, Labels: &labels})
+	if err != nil || same.Revision != 1 {
+		t.Errorf("revision %d (%v), want 1", same.Revision, err)
+	}
+	labels = map[string]string{"team": "b"}
+	other, err := s.c.ConfigureAgentSession(t.Context(), s.id, sdk.ConfigureSession{Agent: &agent, Labels: &labels})
+	if err != nil || other.Revision != 2 {
+		t.Errorf("revision %d (%v), want 2", other.Revision, err)
+	}
+}

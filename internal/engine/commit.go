@@ -37,7 +37,7 @@ func (x *execution) commit(ctx context.Context) (workspace.Committed, error) {
 		if len(result.Skipped) > 0 {
 			first = fmt.Sprintf("; the first is %s (%s)", shortened(string(result.Skipped[0].Path)), workbench.TextOf([]byte(result.Skipped[0].Why)))
 		}
-		x.notice(workbench.NoticeFilesSkipped, fmt.Sprintf("%d entries of the workspace are not committed%s", result.SkippedN, first))
+		x.notice(workbench.NoticeFilesSkipped, fmt.Sprintf("%s not committed%s", counted(result.SkippedN, "entry of the workspace is", "entries of the workspace are"), first))
 	}
 	return made, nil
 }
@@ -167,6 +167,14 @@ func (t treeSource) Next() (guestwire.Entry, io.Reader, error) {
 		}
 	}
 	return out, content, nil
+}
+
+// counted is a number with the words for one or for many.
+func counted[N int | int64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // shortened is a path as text for a sentence: its beginning, if it is long.

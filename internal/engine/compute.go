@@ -68,14 +68,14 @@ func (c *compute) lease(ctx context.Context) error {
 // interrupted, and what it still writes is refused by the store.
 func (c *compute) fenced() {
 	c.interrupt("", workbench.ReasonServerLost)
-	go func() { // the lane holds mu until the interrupted run is over
+	c.e.loops.Go(func() { // the lane holds mu until the interrupted run is over
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), killWithin)
 		defer cancel()
 		c.drop(ctx)
 		c.epoch = 0
-	}()
+	})
 }
 
 // gaveUp gives the session up if err says that another engine has taken it

@@ -186,7 +186,7 @@ func (e *Engine) lockIdle(ctx context.Context, c *compute) error {
 			return err
 		}
 		if len(active) > 0 {
-			return workbench.E(workbench.CodeRunsActive, "%d runs of this session are not terminal", len(active)).
+			return workbench.E(workbench.CodeRunsActive, "%s not terminal", counted(len(active), "run of this session is", "runs of this session are")).
 				WithHint("wait for them, cancel them, or restart with cancelActive: true")
 		}
 		if c.mu.TryLock() {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -154,6 +155,7 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 	if expected == 0 {
 		expected = s.Revision // compare and set on what this request was computed from
 	}
+	was := s
 	if req.Agent != nil {
 		s.Agent = *req.Agent
 	}
@@ -181,8 +183,15 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 			return workbench.Session{}, err
 		}
 	}
+	if expected == s.Revision && sameConfiguration(was, s) {
+		return was, nil // nothing of it is new: no revision says so
+	}
 	s.Revision = expected + 1
 	return e.o.Store.AddRevision(ctx, p, revisionOf(s, p, e.now()), req.Labels, expected)
+}
+
+func sameConfiguration(a, b workbench.Session) bool {
+	return a.Agent == b.Agent && a.Limits == b.Limits && slices.Equal(a.Tools, b.Tools) && slices.Equal(a.Aliases, b.Aliases) && maps.Equal(a.Labels, b.Labels)
 }
 
 func revisionOf(s workbench.Session, p workbench.Principal, at time.Time) workbench.Revision {
