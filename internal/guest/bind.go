@@ -102,7 +102,7 @@ func mountScratch(l guestwire.SandboxLimits) error {
 		if err := os.Mkdir(from, 0o777); err != nil {
 			return err
 		}
-		if err := os.Chmod(from, 0o1777); err != nil {
+		if err := os.Chmod(from, 0o777|os.ModeSticky); err != nil {
 			return err
 		}
 		if err := os.MkdirAll(target, 0o755); err != nil {

@@ -66,6 +66,8 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		return guestwire.ExecResult{}, workbench.E(workbench.CodeLanguageUnknown, "this image has no interpreter for %s", r.Language).WithField("language")
 	}
 	e := &execution{s: s, b: b, r: r, x: x, ended: make(chan struct{}), cancelled: make(chan struct{}), outOfMem: make(chan struct{})}
+	s.spares.begun()
+	defer s.spares.ended()
 	if err := e.enter(); err != nil {
 		return guestwire.ExecResult{}, notStarted(err)
 	}
@@ -79,14 +81,12 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 	s.mu.Unlock()
 	s.runs.Add(1)
 	s.watch.add(e)
-	s.spares.renewIn(replaceDuring)
 	defer func() {
 		s.watch.remove(e)
 		s.mu.Lock()
 		delete(s.execs, r.ID)
 		s.mu.Unlock()
 		e.leave()
-		s.spares.renewIn(replaceAfter)
 	}()
 	return e.run(ctx)
 }
@@ -162,6 +162,9 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	p.stop(reason != "" || e.groupEnded())
 	p.outputs.Wait()
 	e.broker.finish(callsGrace)
+	for _, limit := range p.limits() {
+		e.hit(limit)
+	}
 	return e.result(reason), nil
 }
 

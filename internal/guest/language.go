@@ -105,11 +105,19 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 func interpreter(b *binding, lang workbench.Language) program {
 	p := program{Dir: []byte(workspaceDir), Files: b.limits.OpenFiles, Tasks: b.nproc, Env: b.environment(nil), Keep: []int{controlFD, reportFD}}
 	p.Argv = toBytes([]string{interpreters[workbench.Python], libDir + "/driver.py"})
+	if lang == workbench.Python {
+		p.Env = b.environment(map[string]string{"PYTHONUSERBASE": noUserSite})
+	}
 	if lang != workbench.Python {
 		p.Argv = toBytes(append([]string{interpreters[lang]}, append(nodeOptions, libDir+"/driver.cjs")...))
 	}
 	return p
 }
+
+// noUserSite is where a Python that may wait looks for the user's own packages
+// when it starts: code that a run left in the right place must not run before
+// another run does. The driver uses the right place then.
+const noUserSite = "/nonexistent"
 
 // special reports whether the exec's environment has variables that an
 // interpreter looks at when it starts: one that waits has started without them.

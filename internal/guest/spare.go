@@ -33,6 +33,7 @@ type spares struct {
 	kept     map[workbench.Language]*spare
 	wanted   []want                       // interpreters, the last used first
 	cost     map[workbench.Language]int64 // memory of one, as last measured
+	active   int                          // execs under way
 	givenUp  bool                         // under pressure: none until nothing runs
 	timer    *time.Timer
 	renewing sync.Mutex
@@ -74,6 +75,22 @@ func (p *spares) begin(b *binding) {
 	}
 	p.mu.Unlock()
 	p.renewIn(0)
+}
+
+// begun notes that an exec is about to use a spare or something else.
+func (p *spares) begun() {
+	p.mu.Lock()
+	p.active++
+	p.mu.Unlock()
+	p.renewIn(replaceDuring)
+}
+
+// ended notes that it is over.
+func (p *spares) ended() {
+	p.mu.Lock()
+	p.active--
+	p.mu.Unlock()
+	p.renewIn(replaceAfter)
 }
 
 // driverOf is the language whose interpreter runs a language, "" for none.
@@ -191,8 +208,8 @@ func (p *spares) bytes() int64 {
 	return sum
 }
 
-// renewIn has missing spares started after some time, or sooner if that was
-// asked for already.
+// renewIn has missing spares started after some time; a later call replaces an
+// earlier one that has not come to it.
 func (p *spares) renewIn(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,8 +240,8 @@ func (p *spares) renew() {
 
 // start starts one spare, unless it is there or may not be.
 func (p *spares) start(lang workbench.Language) error {
-	running := p.s.running()
 	p.mu.Lock()
+	running := p.active
 	if running == 0 {
 		p.givenUp = false
 	}

@@ -2,6 +2,7 @@ package guest_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -204,4 +205,50 @@ func TestPrepared(t *testing.T) {
 	}
 	s.code(t, workbench.Python, "import os; print(os.environ['OWN'])").want(t, 0, "session\n")
 	s.code(t, workbench.Bash, "echo $OWN").want(t, 0, "session\n")
+}
+
+// TestNothingRunsBetweenRuns: what a run leaves where an interpreter looks when
+// it starts does not run before another run does, and then has its effect.
+func TestNothingRunsBetweenRuns(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		s.code(t, workbench.Python, `
+import os, site
+d = site.getusersitepackages()
+os.makedirs(d)
+beat = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        with open('/mnt/files/beats', 'a') as f: f.write('x')
+        time.sleep(0.05)
+"""
+with open(d + "/usercustomize.py", "w") as f: f.write(beat)
+with open(d + "/planted.pth", "w") as f: f.write("import os; os.environ['PLANTED'] = '1'\n")
+with open(d + "/own.py", "w") as f: f.write("name = 'mine'\n")
+`).want(t, 0, "")
+		_, res := s.scan(t, "")
+		time.Sleep(warm)
+		found, _ := s.scan(t, res.Token)
+		if len(found.order) != 0 {
+			t.Errorf("between two runs the workspace changed: %q", found.order)
+		}
+		s.code(t, workbench.Bash, "ls /mnt/files").want(t, 0, "")
+		s.code(t, workbench.Python, "import os, own, sys, site; print(own.name, os.environ['PLANTED'], 'PYTHONUSERBASE' in os.environ, sys.flags.no_user_site)").want(t, 0, "mine 1 False 0\n")
+	})
+}
+
+// TestOpenFilesEndAProgram: a program that dies of too many open files says so,
+// however fast.
+func TestOpenFilesEndAProgram(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		for lang, code := range map[workbench.Language]string{
+			workbench.Python:     "f = []\nwhile True: f.append(open('/dev/null'))",
+			workbench.JavaScript: "import fs from 'node:fs'; while (true) fs.openSync('/dev/null')",
+		} {
+			if o := s.code(t, lang, code); o.ExitCode != 1 || !slices.Contains(o.LimitsHit, workbench.LimitOpenFiles) {
+				t.Errorf("%s: exit %d, limits %q; want 1 and open_files", lang, o.ExitCode, o.LimitsHit)
+			}
+		}
+	})
 }

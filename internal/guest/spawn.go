@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
@@ -25,6 +26,9 @@ type command struct {
 	program
 	control []byte // what the driver reads; nil: no driver
 }
+
+// reportWait is for what the driver of a program that has ended has written last.
+const reportWait = 50 * time.Millisecond
 
 // maxReport bounds a line of what a driver says.
 const maxReport = 16
@@ -43,6 +47,7 @@ type process struct {
 	ready   chan struct{} // closed once a driver waits for its code
 
 	mu    sync.Mutex
+	met   []string    // limits that the driver says ended the program
 	exit  *groupEvent // how it ended, once it has or its driver has said so
 	dead  bool
 	ended func(groupEvent)
@@ -155,6 +160,13 @@ func (p *process) launch(prog program) {
 	p.feeds.Go(p.follow)
 }
 
+// limits are those that the driver says ended the program.
+func (p *process) limits() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.met
+}
+
 // awaitReady waits until a driver is ready for its code, or will not be.
 func (p *process) awaitReady(most time.Duration) {
 	wait := time.NewTimer(most)
@@ -199,6 +211,9 @@ func (p *process) stop(gone bool) {
 	}
 	_ = p.control.SetWriteDeadline(now)
 	_ = p.stdin.SetWriteDeadline(now)
+	if gone || !p.alive() {
+		now = time.Now().Add(reportWait) // it has said what it had to; its own children may hold the pipe
+	}
 	_ = p.report.SetReadDeadline(now)
 	p.feeds.Wait()
 }
@@ -242,8 +257,8 @@ func drain(f *os.File, tail *guestwire.Tail, buf []byte) {
 	})
 }
 
-// follow reads what the driver says: that it is ready for its code, and the
-// exit code before it tears its interpreter down. A program without a driver
+// follow reads what the driver says: that it is ready for its code, what ended
+// it, and the exit code before it tears its interpreter down. A program without a driver
 // says nothing.
 func (p *process) follow() {
 	defer p.report.Close()
@@ -255,9 +270,15 @@ func (p *process) follow() {
 			return // it ended without a report; its exit status says how
 		}
 		text := string(bytes.TrimSuffix(line, []byte("\n")))
-		if text == "ready" && !ready {
+		switch {
+		case text == "ready" && !ready:
 			ready = true
 			close(p.ready)
+			continue
+		case text == workbench.LimitOpenFiles:
+			p.mu.Lock()
+			p.met = []string{text}
+			p.mu.Unlock()
 			continue
 		}
 		if code, err := strconv.ParseUint(text, 10, 8); err == nil {

@@ -127,13 +127,6 @@ func (s *supervisor) current() (*binding, error) {
 	return s.bound, nil
 }
 
-// running is how many execs there are.
-func (s *supervisor) running() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.execs)
-}
-
 // Stats implements guestwire.Guest.
 func (s *supervisor) Stats(context.Context) (guestwire.GuestStats, error) {
 	b, err := s.current()

@@ -56,6 +56,11 @@ function report(code) {
   try { fs.writeSync(REPORT, `${code & 0xff}\n`); } catch { /* the guest sees the process end */ }
 }
 
+// met says that a limit ended the program, which no kernel counts.
+function met(limit) {
+  try { fs.writeSync(REPORT, `${limit}\n`); } catch { /* the guest sees the process end */ }
+}
+
 // reportAtExit tells the guest the exit code after the last exit handler has
 // run. An error that nobody caught is printed only after them, so there the
 // process ends by itself.
@@ -65,6 +70,7 @@ function reportAtExit(state) {
   const hooked = function (event, ...args) {
     if (event === 'uncaughtExceptionMonitor') {
       dying = process.listenerCount('uncaughtException') === 0;
+      if (dying && args[0]?.code === 'EMFILE') met('open_files');
       withoutDriver(args[0]);
     }
     const result = Reflect.apply(emit, this, [event, ...args]);

@@ -8,16 +8,21 @@ after everything the language promises to run at exit.
 
 import atexit
 import builtins
+import errno
 import gc
 import linecache
 import os
+import site
 import sys
 import threading
+import traceback  # noqa: F401, not to be found in the workspace when it is needed
+import types
 
 CONTROL, REPORT = 4, 5
 LIBRARIES = "/run/workbench/lib/python"
 PACKAGES = "/opt/workbench/packages"
 WORKSPACE = "/mnt/files"
+NO_BASE = "/nonexistent"  # see noUserSite in the guest
 
 
 def read_control():
@@ -41,6 +46,29 @@ def read_control():
     args = [os.fsdecode(text()) for _ in range(number())]
     env = [(text(), text()) for _ in range(number())]
     return name, path, directory, args, env, text()
+
+
+def use_own_site():
+    """Has the effect of the user's own site directory, as at a start.
+
+    A run may have left code there. It must not run before the run that this
+    interpreter is for, so the start was told to look elsewhere.
+    """
+    if os.environ.get("PYTHONUSERBASE") != NO_BASE:
+        return
+    del os.environ["PYTHONUSERBASE"]
+    site.USER_BASE = site.USER_SITE = None
+    if site.ENABLE_USER_SITE and os.path.isdir(site.getusersitepackages()):
+        site.addsitedir(site.getusersitepackages())
+        site.execusercustomize()
+
+
+def met(limit):
+    """Says that a limit ended the program, which no kernel counts."""
+    try:
+        os.write(REPORT, limit.encode() + b"\n")
+    except OSError:
+        pass
 
 
 def report(code):
@@ -129,6 +157,8 @@ def show(error):
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     error = error.with_traceback(trace)
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        met("open_files")
     sys.last_exc = error
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     try:
@@ -147,7 +177,6 @@ def run_main(source, filename, module):
         code = compile(source, filename, "exec", flags=_ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         if code.co_flags & 0x80:  # CO_COROUTINE: it awaits at its top level
             import asyncio
-            import types
             asyncio.run(types.FunctionType(code, module.__dict__)())
         else:
             exec(code, module.__dict__)
@@ -238,6 +267,7 @@ def main():
     name, path, directory, args, env, source = read_control()
     for key, value in env:
         os.environb[key] = value
+    use_own_site()
     if directory != WORKSPACE:
         try:
             os.chdir(directory)
