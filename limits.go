@@ -31,7 +31,8 @@ type Limits struct {
 	ChangedFilesListed int     `json:"changedFilesListed"` // entries of one receipt page
 }
 
-// LimitsRequest lowers limits of a session. A nil field keeps the size's.
+// LimitsRequest lowers limits of a session. A nil field keeps what is in
+// effect: the size's in a new session, the session's own when it is configured.
 type LimitsRequest struct {
 	MemoryBytes       *int64 `json:"memoryBytes,omitempty"`
 	WorkspaceBytes    *int64 `json:"workspaceBytes,omitempty"`
@@ -116,9 +117,18 @@ func StandardSizes() []Size {
 // Lower applies a session's request to the limits of its size. A request may
 // only lower; anything else is limit_out_of_range naming the field, never
 // clamped.
-func (l Limits) Lower(r *LimitsRequest) (Limits, error) {
+func (l Limits) Lower(r *LimitsRequest) (Limits, error) { return l.Within(l, r) }
+
+// Within applies a request to limits that are in effect, in a session whose
+// size has the limits size. What the request does not name stays as it is; what
+// it names may go up again, to the size's value and no further.
+func (l Limits) Within(size Limits, r *LimitsRequest) (Limits, error) {
 	if r == nil {
 		return l, nil
+	}
+	longest := size.MaxTimeoutMs
+	if r.MaxTimeoutMs == nil {
+		longest = l.MaxTimeoutMs
 	}
 	checks := []struct {
 		field    string
@@ -126,22 +136,25 @@ func (l Limits) Lower(r *LimitsRequest) (Limits, error) {
 		min, max int64
 		set      func(int64)
 	}{
-		{"memoryBytes", r.MemoryBytes, MinMemoryBytes, l.MemoryBytes, func(v int64) { l.MemoryBytes = v }},
-		{"workspaceBytes", r.WorkspaceBytes, MinWorkspaceBytes, l.WorkspaceBytes, func(v int64) { l.WorkspaceBytes = v }},
-		{"tasks", widen(r.Tasks), MinTasks, int64(l.Tasks), func(v int64) { l.Tasks = int(v) }},
-		{"maxTimeoutMs", r.MaxTimeoutMs, MinTimeoutMs, l.MaxTimeoutMs, func(v int64) { l.MaxTimeoutMs = v }},
-		{"timeoutMs", r.TimeoutMs, MinTimeoutMs, l.MaxTimeoutMs, func(v int64) { l.TimeoutMs = v }},
+		{"memoryBytes", r.MemoryBytes, MinMemoryBytes, size.MemoryBytes, func(v int64) { l.MemoryBytes = v }},
+		{"workspaceBytes", r.WorkspaceBytes, MinWorkspaceBytes, size.WorkspaceBytes, func(v int64) { l.WorkspaceBytes = v }},
+		{"tasks", widen(r.Tasks), MinTasks, int64(size.Tasks), func(v int64) { l.Tasks = int(v) }},
+		{"maxTimeoutMs", r.MaxTimeoutMs, MinTimeoutMs, size.MaxTimeoutMs, func(v int64) { l.MaxTimeoutMs = v }},
+		{"timeoutMs", r.TimeoutMs, MinTimeoutMs, longest, func(v int64) { l.TimeoutMs = v }},
 		{"outputBytes", r.OutputBytes, 1, MaxOutputBytes, func(v int64) { l.OutputBytes = v }},
-		{"fileBytes", r.FileBytes, 1, l.FileBytes, func(v int64) { l.FileBytes = v }},
-		{"sessionFilesBytes", r.SessionFilesBytes, 1, l.SessionFilesBytes, func(v int64) { l.SessionFilesBytes = v }},
-		{"sessionFiles", widen(r.SessionFiles), 1, int64(l.SessionFiles), func(v int64) { l.SessionFiles = int(v) }},
-		{"toolCalls", widen(r.ToolCalls), 0, int64(l.ToolCalls), func(v int64) { l.ToolCalls = int(v) }},
+		{"fileBytes", r.FileBytes, 1, size.FileBytes, func(v int64) { l.FileBytes = v }},
+		{"sessionFilesBytes", r.SessionFilesBytes, 1, size.SessionFilesBytes, func(v int64) { l.SessionFilesBytes = v }},
+		{"sessionFiles", widen(r.SessionFiles), 1, int64(size.SessionFiles), func(v int64) { l.SessionFiles = int(v) }},
+		{"toolCalls", widen(r.ToolCalls), 0, int64(size.ToolCalls), func(v int64) { l.ToolCalls = int(v) }},
 	}
 	for _, c := range checks {
 		if c.want == nil {
 			continue
 		}
 		if err := InRange("limits."+c.field, *c.want, c.min, c.max); err != nil {
+			if c.field == "timeoutMs" && c.max < size.MaxTimeoutMs {
+				return Limits{}, AsError(err).WithHint("send a value in that range, or raise limits.maxTimeoutMs with it")
+			}
 			return Limits{}, err
 		}
 		c.set(*c.want)

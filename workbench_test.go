@@ -111,6 +111,32 @@ func TestLimitsAreLoweredNeverClamped(t *testing.T) {
 	}
 }
 
+func TestLimitsThatARequestDoesNotNameStay(t *testing.T) {
+	size := workbench.DefaultLimits()
+	v := func(n int64) *int64 { return &n }
+	n := func(n int) *int { return &n }
+	l, err := size.Lower(&workbench.LimitsRequest{MemoryBytes: v(64 << 20), MaxTimeoutMs: v(5000)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err = l.Within(size, &workbench.LimitsRequest{Tasks: n(32)}); err != nil || l.Tasks != 32 || l.MemoryBytes != 64<<20 || l.MaxTimeoutMs != 5000 || l.TimeoutMs != 5000 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	if l, err = l.Within(size, &workbench.LimitsRequest{MemoryBytes: v(256 << 20)}); err != nil || l.MemoryBytes != 256<<20 || l.Tasks != 32 {
+		t.Errorf("back up to the size's: %+v, %v", l, err)
+	}
+	if _, err := l.Within(size, &workbench.LimitsRequest{Tasks: n(65)}); !workbench.HasCode(err, "limit_out_of_range") {
+		t.Errorf("above the size's: %v", err)
+	}
+	_, err = l.Within(size, &workbench.LimitsRequest{TimeoutMs: v(6000)})
+	if e := workbench.AsError(err); e == nil || e.Field != "limits.timeoutMs" || !strings.Contains(e.Hint, "limits.maxTimeoutMs") {
+		t.Errorf("a default above the longest: %v", err)
+	}
+	if l, err = l.Within(size, &workbench.LimitsRequest{TimeoutMs: v(6000), MaxTimeoutMs: v(7000)}); err != nil || l.TimeoutMs != 6000 || l.MaxTimeoutMs != 7000 {
+		t.Errorf("both together: %+v, %v", l, err)
+	}
+}
+
 func TestFingerprint(t *testing.T) {
 	d := workbench.DefaultLimits()
 	base := workbench.RunSpec{Language: "python", Code: "print(1)"}

@@ -28,13 +28,14 @@ type CreateSessionRequest struct {
 	TTLMs       *int64                `json:"ttlMs,omitempty" doc:"how long the session lives; default 24 h, at most 8 days"`
 }
 
-// LimitsInput lowers limits of a session. What is left out stays the size's.
+// LimitsInput lowers limits of a session. What is left out stays as it is: the
+// size's in a new session, the session's own when it is configured.
 type LimitsInput struct {
 	MemoryBytes       *int64 `json:"memoryBytes,omitempty"`
 	WorkspaceBytes    *int64 `json:"workspaceBytes,omitempty"`
 	Tasks             *int   `json:"tasks,omitempty" doc:"processes and threads of user code"`
-	TimeoutMs         *int64 `json:"timeoutMs,omitempty" doc:"default wall time of a run"`
-	MaxTimeoutMs      *int64 `json:"maxTimeoutMs,omitempty" doc:"longest wall time a run may ask for"`
+	TimeoutMs         *int64 `json:"timeoutMs,omitempty" doc:"wall time of a run that names none; maxTimeoutMs is the longest one may name"`
+	MaxTimeoutMs      *int64 `json:"maxTimeoutMs,omitempty" doc:"longest wall time a run may ask for; lowers timeoutMs with it"`
 	OutputBytes       *int64 `json:"outputBytes,omitempty" doc:"captured per stream"`
 	FileBytes         *int64 `json:"fileBytes,omitempty" doc:"per retained file"`
 	SessionFilesBytes *int64 `json:"sessionFilesBytes,omitempty"`
@@ -57,7 +58,7 @@ type ConfigureRequest struct {
 	Labels                 *map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"replaces all labels"`
 	Tools                  *[]ToolInput       `json:"tools,omitempty" maxItems:"200" doc:"replaces the allowlist"`
 	Connections            *[]string          `json:"connections,omitempty" maxItems:"50" doc:"replaces the aliases"`
-	Limits                 *LimitsInput       `json:"limits,omitempty" doc:"lowers limits of the size"`
+	Limits                 *LimitsInput       `json:"limits,omitempty" doc:"changes the limits that are named, up to the size's; the others stay as they are. To undo a lower one, name the size's value (GET /v1/workbench/runtime-tiers)"`
 	ExpectedCurrentVersion *int64             `json:"expectedCurrentVersion,omitempty" minimum:"1" doc:"the revision the caller believes to be current; another one answers 412. If-Match says the same"`
 }
 
@@ -75,7 +76,7 @@ type RunOptions struct {
 	Args           []string          `json:"args,omitempty" maxItems:"64" doc:"arguments of the program"`
 	Env            map[string]string `json:"env,omitempty" maxProperties:"64" doc:"environment variables; sealed like the code, never logged"`
 	Stdin          string            `json:"stdin,omitempty" doc:"standard input; at its end without it"`
-	TimeoutMs      *int64            `json:"timeoutMs,omitempty" doc:"wall time; default and ceiling are the session's limits"`
+	TimeoutMs      *int64            `json:"timeoutMs,omitempty" doc:"wall time; the default is limits.timeoutMs of the session, the longest its limits.maxTimeoutMs"`
 	OutputBytes    *int64            `json:"outputBytes,omitempty" doc:"captured per stream; the rest goes to a retained file"`
 	ArtifactIDs    []SelectInput     `json:"artifactIds,omitempty" maxItems:"100" doc:"retained files to put into the workspace first"`
 	Keep           []string          `json:"keep,omitempty" maxItems:"20" doc:"globs of files to retain after the run"`

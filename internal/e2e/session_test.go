@@ -130,6 +130,26 @@ func TestConfigureMakesRevisions(t *testing.T) {
 	wantCode(t, err, workbench.CodeVersionMismatch)
 }
 
+func TestConfigureKeepsLimitsThatItDoesNotName(t *testing.T) {
+	memory, longest, tasks := int64(64<<20), int64(5000), 32
+	s := mustShared(t).mustSession(t, sdk.CreateSession{Limits: &workbench.LimitsRequest{MemoryBytes: &memory, MaxTimeoutMs: &longest}})
+	got, err := s.c.ConfigureAgentSession(t.Context(), s.id, sdk.ConfigureSession{Limits: &workbench.LimitsRequest{Tasks: &tasks}})
+	if err != nil || got.Limits.Tasks != 32 || got.Limits.MemoryBytes != 64<<20 || got.Limits.MaxTimeoutMs != 5000 || got.Limits.TimeoutMs != 5000 {
+		t.Fatalf("%+v, %v", got.Limits, err)
+	}
+	long := int64(6000)
+	_, err = s.c.CreateSessionRun(t.Context(), s.id, sdk.CreateRun{Language: workbench.Bash, Code: "true", TimeoutMs: &long})
+	wantCode(t, err, workbench.CodeLimitOutOfRange)
+	if hint := workbench.AsError(err).Hint; !strings.Contains(hint, "limits.maxTimeoutMs") {
+		t.Errorf("the hint does not name the limit: %q", hint)
+	}
+	full := int64(256 << 20)
+	if got, err = s.c.ConfigureAgentSession(t.Context(), s.id, sdk.ConfigureSession{Limits: &workbench.LimitsRequest{MemoryBytes: &full}}); err != nil ||
+		got.Limits.MemoryBytes != 256<<20 || got.Limits.Tasks != 32 {
+		t.Errorf("back up: %+v, %v", got.Limits, err)
+	}
+}
+
 func TestClosedSession(t *testing.T) {
 	s := mustShared(t).mustSession(t, sdk.CreateSession{})
 	file := s.mustUpload("a.txt", "a")

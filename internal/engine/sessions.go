@@ -179,7 +179,7 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 		if err != nil {
 			return workbench.Session{}, err
 		}
-		if s.Limits, err = size.Limits.Lower(req.Limits); err != nil {
+		if s.Limits, err = s.Limits.Within(size.Limits, req.Limits); err != nil {
 			return workbench.Session{}, err
 		}
 	}

@@ -130,7 +130,8 @@ func (e *Engine) validate(ctx context.Context, p workbench.Principal, s workbenc
 	}
 	if spec.TimeoutMs != 0 {
 		if err := workbench.InRange("timeoutMs", spec.TimeoutMs, workbench.MinTimeoutMs, s.Limits.MaxTimeoutMs); err != nil {
-			return spec, nil, err
+			return spec, nil, workbench.AsError(err).WithHint("send a value in that range, or leave timeoutMs out for the session's default of %d; the longest is limits.maxTimeoutMs of the session",
+				s.Limits.TimeoutMs)
 		}
 	}
 	if spec.OutputBytes != 0 {
