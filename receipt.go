@@ -12,6 +12,20 @@ type Receipt struct {
 	Session SessionRef `json:"session"`
 }
 
+// Output is the captured standard output; "" where there is none or the caller
+// may not read contents.
+func (r Receipt) Output() string { return text(r.Stdout) }
+
+// ErrorOutput is Output of standard error.
+func (r Receipt) ErrorOutput() string { return text(r.Stderr) }
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
 // SessionRef is what every reply about a session carries.
 type SessionRef struct {
 	ID         string       `json:"id"`

@@ -17,7 +17,8 @@ type Options struct {
 	// BaseURL is the server's address, such as https://workbench.example.com.
 	// Default: http://127.0.0.1:8080.
 	BaseURL string
-	// Key is the API key.
+	// Key is the API key. It may only be left out where HTTP adds the
+	// Authorization header by itself.
 	Key string
 	// Tenant, EndUser and Group say for whom an embedded key acts; other keys
 	// leave them empty.
@@ -64,8 +65,8 @@ type Client struct {
 	base *url.URL
 }
 
-// New returns a client. It makes no request. Error: invalid_request if the
-// address is none.
+// New returns a client. It makes no request. Codes: invalid_request if the
+// address is none, unauthenticated if there is no key.
 func New(o Options) (*Client, error) {
 	if o.BaseURL == "" {
 		o.BaseURL = DefaultBaseURL
@@ -76,6 +77,10 @@ func New(o Options) (*Client, error) {
 			WithField("server").WithHint("write it as https://host or http://127.0.0.1:8080, without a user or a key in it")
 	}
 	if o.HTTP == nil {
+		if o.Key == "" {
+			return nil, workbench.E(workbench.CodeUnauthenticated, "the client has no API key: Options.Key is empty").
+				WithHint("give it the secret that workbench key create or POST /v1/workbench/keys printed")
+		}
 		o.HTTP = DefaultHTTP()
 	}
 	if o.Retries == 0 {
@@ -130,6 +135,10 @@ func (c *Client) pause(ctx context.Context, n int, asked time.Duration) error {
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return workbench.E(workbench.CodeCancelled, "the request was given up: %v", context.Cause(ctx)).Caused(err)
+	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return workbench.E(workbench.CodeInvalidRequest, "the server at %s speaks http, not https", c.base.Host).WithField("server").
+			WithHint("write its address with http://, or start it with a certificate").Caused(err)
 	}
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {

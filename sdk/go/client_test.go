@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -90,7 +91,7 @@ func TestAnAnswerThatIsNoProblemShowsItsStatusOnly(t *testing.T) {
 		_, _ = w.Write([]byte("<script>alert(1)</script>"))
 	}))
 	defer s.Close()
-	c := MustClient(t, sdk.Options{BaseURL: s.URL, Retries: -1})
+	c := MustClient(t, sdk.Options{BaseURL: s.URL, Key: testKey, Retries: -1})
 	_, err := c.AgentSession(t.Context(), "ses_x")
 	if !workbench.HasCode(err, workbench.CodeUnavailable) || strings.Contains(err.Error(), "script") {
 		t.Errorf("error %v, want unavailable without the page", err)
@@ -302,5 +303,41 @@ func TestAnEmbeddedKeyNamesItsUser(t *testing.T) {
 	h := w.seen[0].Header
 	if h.Get("Workbench-Tenant") != "acme" || h.Get("Workbench-End-User") != "ada@example.com" || h.Get("Workbench-Group") != "support" {
 		t.Errorf("headers %v", h)
+	}
+}
+
+func TestAClientWithoutAKeyIsRefused(t *testing.T) {
+	_, err := sdk.New(sdk.Options{BaseURL: "http://127.0.0.1:8080"})
+	if !workbench.HasCode(err, workbench.CodeUnauthenticated) || !strings.Contains(err.Error(), "Options.Key is empty") {
+		t.Errorf("without a key: %v", err)
+	}
+	if _, err := sdk.New(sdk.Options{HTTP: sdk.DefaultHTTP()}); err != nil {
+		t.Errorf("with a client that may add the header: %v", err)
+	}
+}
+
+func TestTheWrongSchemeIsNamed(t *testing.T) {
+	plain := httptest.NewServer(newWorld().face())
+	defer plain.Close()
+	secure := httptest.NewUnstartedServer(newWorld().face())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	for _, tc := range []struct{ address, detail, hint string }{
+		{"https" + strings.TrimPrefix(plain.URL, "http"), "speaks http, not https", "write its address with http://, or start it with a certificate"},
+		{"http" + strings.TrimPrefix(secure.URL, "https"), "the server speaks https, not http", "write its address with https://"},
+	} {
+		_, err := MustClient(t, sdk.Options{BaseURL: tc.address, Key: testKey}).AgentSession(t.Context(), "ses_x")
+		told := workbench.AsError(err)
+		if told.Code != workbench.CodeInvalidRequest || !strings.HasSuffix(told.Detail, tc.detail) || told.Hint != tc.hint {
+			t.Errorf("%s: %s %q, hint %q", tc.address, told.Code, told.Detail, told.Hint)
+		}
+	}
+}
+
+func TestOutputOfAReceipt(t *testing.T) {
+	out := "out"
+	if r := (workbench.Receipt{Stdout: &out}); r.Output() != "out" || r.ErrorOutput() != "" {
+		t.Errorf("output %q, %q", r.Output(), r.ErrorOutput())
 	}
 }

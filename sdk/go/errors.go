@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"mime"
@@ -75,10 +76,20 @@ func errorOf(res *http.Response, now time.Time) *Error {
 		told.RetryAfter = e.RetryAfter
 		return told
 	}
+	if res.StatusCode == http.StatusBadRequest && res.TLS == nil && wantsTLS(raw) {
+		e.Err = workbench.E(workbench.CodeInvalidRequest, "the server speaks https, not http").WithField("server").WithHint("write its address with https://")
+		return e
+	}
 	e.Err = workbench.E(codeOfStatus(res.StatusCode), "the server answered %d %s without saying why", res.StatusCode, http.StatusText(res.StatusCode)).
 		WithHint("check that the address is that of a Workbench server, and what stands between you and it")
 	e.Retryable = transient(res.StatusCode)
 	return e
+}
+
+// wantsTLS reports whether an answer says that its port is for https: so do Go
+// and nginx.
+func wantsTLS(body []byte) bool {
+	return bytes.Contains(body, []byte("HTTP request to an HTTPS server")) || bytes.Contains(body, []byte("HTTP request was sent to HTTPS port"))
 }
 
 // codeOfStatus is the code for an answer that carries none.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"path"
 	"strings"
 
 	"github.com/workbenchdev/workbench"
@@ -38,7 +39,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Print(*result.Stdout)
+	fmt.Print(result.Output())
 	if _, err := client.CloseAgentSession(ctx, session.ID); err != nil {
 		log.Fatal(err)
 	}
@@ -65,5 +66,86 @@ func ExampleClient_Events() {
 		if status, ok := event.Status(); ok {
 			fmt.Println(status.Status)
 		}
+	}
+}
+
+// What went wrong: a request that was refused is an error with a code; a
+// program that failed is not, its receipt says how it ended.
+func ExampleError() {
+	ctx := context.Background()
+	client, err := sdk.New(sdk.Options{Key: os.Getenv("WORKBENCH_KEY")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	session, err := client.CreateAgentSession(ctx, sdk.CreateSession{})
+	if workbench.HasCode(err, workbench.CodeUnauthenticated) {
+		log.Fatal("the key is wrong, revoked or expired")
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	queued, err := client.CreateSessionRun(ctx, session.ID, sdk.CreateRun{Language: workbench.Bash, Code: "exit 3"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	receipt, err := client.WaitForSessionRun(ctx, queued.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if receipt.Status != workbench.StatusSucceeded {
+		fmt.Println(receipt.Status, receipt.Reason, receipt.Message, receipt.ErrorOutput())
+	}
+}
+
+// The files that a run changed, also those it did not save, fetched into a
+// directory. Their names come from the program: an os.Root keeps them inside.
+func ExampleClient_RunFiles() {
+	ctx := context.Background()
+	client, err := sdk.New(sdk.Options{Key: os.Getenv("WORKBENCH_KEY")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	results, err := os.OpenRoot("results")
+	if err != nil {
+		log.Fatal(err)
+	}
+	const run = "run_06h2gtscb9wff1kekzj2wj8e70"
+	page := workbench.Page{Limit: workbench.MaxPageLimit}
+	for {
+		changed, err := client.RunFiles(ctx, run, page)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, f := range changed.Items {
+			if f.Type != "file" || f.Change == workbench.ChangeRemoved {
+				continue
+			}
+			content, err := client.ReadRunFile(ctx, run, f.Path)
+			if err != nil {
+				log.Fatal(err)
+			}
+			if err := results.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
+				log.Fatal(err)
+			}
+			if err := results.WriteFile(f.Path, content, 0o644); err != nil {
+				log.Fatal(err)
+			}
+		}
+		if page.Cursor = changed.NextCursor; page.Cursor == "" {
+			return
+		}
+	}
+}
+
+// An application's own key acts for its users, each with their own sessions,
+// files and limits.
+func ExampleClient_For() {
+	client, err := sdk.New(sdk.Options{Key: os.Getenv("WORKBENCH_KEY")}) // an embedded key
+	if err != nil {
+		log.Fatal(err)
+	}
+	ada := client.For("acme", "ada", "")
+	if _, err := ada.CreateAgentSession(context.Background(), sdk.CreateSession{Agent: "Ada's assistant"}); err != nil {
+		log.Fatal(err)
 	}
 }
