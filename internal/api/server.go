@@ -245,6 +245,11 @@ func (s *Server) serve(c *call, body *bodySchema) {
 
 // run goes from the outside in: who, may they, what do they ask, do it.
 func (c *call) run(body *bodySchema) error {
+	// Also what is refused before it is looked up has a target for the trail:
+	// an id that is one, never other text of a client.
+	if id := c.r.PathValue("id"); id != "" && workbench.ParseID(c.route.Target, id) == nil {
+		c.target = id
+	}
 	if !c.route.Public {
 		if err := c.authenticate(); err != nil {
 			return err
@@ -258,7 +263,7 @@ func (c *call) run(body *bodySchema) error {
 			return workbench.E(workbench.CodeNotFound, "no such %s", kindNames[c.route.Target]).
 				WithHint("ids look like %s_ followed by 26 lower-case characters", c.route.Target)
 		}
-		c.id, c.target = id, id
+		c.id = id
 	}
 	if coding := c.r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		return workbench.E(workbench.CodeUnsupportedMedia, "bodies are taken as they are, not compressed").WithField("Content-Encoding").

@@ -279,8 +279,13 @@ func TestAuditTrail(t *testing.T) {
 	w.Do("GET", "/v1/workbench/artifacts/"+file+"/content", key, "").Want(200)
 	w.Do("GET", "/v1/workbench/artifacts/"+file+"/content", bob, "", "Workbench-Request-Id", "bobs-try").Want(404)
 	w.Do("GET", "/v1/workbench/keys", bob, "").Want(403)
+	_, blind := w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada", Scopes: []workbench.Scope{workbench.ScopeExecute}})
+	run := workbench.NewID(workbench.KindRun)
+	w.Do("GET", "/v1/workbench/runs/"+run+"/output", blind, "").Want(403)
+	w.Do("GET", "/v1/workbench/runs/"+session+"/events", blind, "").Want(403)
 	for _, want := range []string{"session.create ok " + session, "artifact.upload ok " + file, "artifact.download ok " + file,
-		"artifact.download not_found " + file, "listKeys forbidden "} {
+		"artifact.download not_found " + file, "listKeys forbidden ",
+		"readRunOutput forbidden " + run} {
 		action, rest, _ := strings.Cut(want, " ")
 		outcome, target, _ := strings.Cut(rest, " ")
 		x := w.Do("GET", "/v1/workbench/audit?action="+action+"&target="+target, admin, "").Want(200)
@@ -290,6 +295,9 @@ func TestAuditTrail(t *testing.T) {
 	}
 	if x := w.Do("GET", "/v1/workbench/audit?target="+file, admin, "").Want(200); !strings.Contains(string(x.Body), `"requestId":"bobs-try"`) {
 		t.Errorf("the client's request id is not in the trail: %s", x.Body)
+	}
+	if x := w.Do("GET", "/v1/workbench/audit?action=streamRunEvents", admin, "").Want(200); strings.Contains(string(x.Body), session) {
+		t.Errorf("what is no id of a run is a target: %s", x.Body)
 	}
 	for range 300 {
 		w.Do("GET", "/v1/workbench/sessions/"+session, bob, "").Want(404)
