@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -83,6 +84,9 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 	if err = checkOpenFiles(); err != nil {
 		return nil, err
 	}
+	if err = checkDatabase(o.Database); err != nil {
+		return nil, err
+	}
 	if s.data, err = openDataDir(o.DataDir); err != nil {
 		return nil, err
 	}
@@ -124,6 +128,17 @@ func checkOpenFiles() error {
 			WithHint("raise the limit: ulimit -n 65536, or LimitNOFILE=65536 in a systemd unit")
 	}
 	return nil
+}
+
+// checkDatabase refuses what names no PostgreSQL: a file of SQLite is always in
+// the data directory, whose lock guards it. The value may hold a password, so
+// it is not repeated.
+func checkDatabase(dsn string) error {
+	if dsn == "" || strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://") {
+		return nil
+	}
+	return workbench.E(workbench.CodeInvalidRequest, "database must be a URL of PostgreSQL").WithField("database").
+		WithHint("write postgres://user:password@host:5432/name?sslmode=…, also for what libpq takes as host=… dbname=…; leave it out for the SQLite file in the data directory")
 }
 
 // driver opens the configured runtime, extracting the embedded one.
