@@ -224,6 +224,10 @@ func CodeOf(err error) Code {
 // HasCode reports whether err carries the code.
 func HasCode(err error, code Code) bool { return err != nil && CodeOf(err) == code }
 
+// ErrStopping is the cause of what is refused or cut short because the server
+// stops: nothing is wrong then.
+var ErrStopping = errors.New("the server is stopping")
+
 // ErrNotFound is the answer for what does not exist and for what the caller
 // may not see: the two are not told apart.
 func ErrNotFound(what string) *Error {

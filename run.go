@@ -111,6 +111,7 @@ const (
 	NoticeSandboxReplaced = "sandbox_replaced" // memory and /tmp were lost; files are those of the last commit
 	NoticeFilesSkipped    = "files_skipped"    // the workspace held sockets, devices or FIFOs, which are not committed
 	NoticeKeepFailed      = "keep_failed"      // a file matched keep and could not be kept
+	NoticeKeepNothing     = "keep_nothing"     // a glob of keep matched no file
 	NoticeOverflowLost    = "overflow_not_kept"
 	NoticeCommitFailed    = "commit_failed" // the workspace could not be committed; the last commit stands
 )

@@ -135,7 +135,9 @@ func (s *Server) logRequest(r *http.Request, w *reply, took time.Duration) {
 	if w.err != nil {
 		e := workbench.AsError(w.err)
 		attrs = append(attrs, slog.String("code", string(e.Code)))
-		if workbench.ClassOf(e.Code).HTTP >= 500 && e.Code != workbench.CodeNotBuilt {
+		switch {
+		case errors.Is(w.err, workbench.ErrStopping): // asked for
+		case workbench.ClassOf(e.Code).HTTP >= 500 && e.Code != workbench.CodeNotBuilt:
 			level = slog.LevelError
 			attrs = append(attrs, slog.String("err", e.Error()))
 		}

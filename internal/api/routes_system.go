@@ -21,7 +21,7 @@ func systemRoutes() []Route {
 		},
 		{
 			Method: http.MethodGet, Pattern: "/readyz", ID: "ready", Tag: "system", Public: true,
-			Summary: "The server can take work", Description: "503 while the database does not answer or the server is shutting down.", handle: ready,
+			Summary: "The server can take work", Description: "503 while the database does not answer, there is no sandbox image, or the server is shutting down; detail says which.", handle: ready,
 			Replies: []Reply{ok("It can.", Health{})}, Errors: []workbench.Code{workbench.CodeUnavailable},
 		},
 		{
@@ -45,7 +45,11 @@ func health(c *call) error { return c.json(http.StatusOK, Health{Status: "ok"}) 
 
 func ready(c *call) error {
 	if err := c.s.o.Engine.Ready(c.ctx); err != nil {
-		return workbench.E(workbench.CodeUnavailable, "the server is not ready").WithHint("wait, or look at its log").Caused(err)
+		why := "the server is not ready"
+		if workbench.HasCode(err, workbench.CodeUnavailable) {
+			why += ": " + workbench.AsError(err).Detail
+		}
+		return workbench.E(workbench.CodeUnavailable, "%s", why).WithHint("wait, or look at its log").Caused(err)
 	}
 	return c.json(http.StatusOK, Health{Status: "ok"})
 }

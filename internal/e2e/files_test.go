@@ -299,3 +299,55 @@ func TestCanaryIsSealed(t *testing.T) {
 		t.Errorf("only %d files were searched", searched)
 	}
 }
+
+func TestKeepThatMatchesNothingIsTold(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	r := s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "mkdir out; echo a > out/a.csv; echo b > b.txt",
+		Keep: []string{"out/*.csv", "secret-*.png", "*", "out"}})
+	wantEnd(t, r, workbench.StatusSucceeded, "")
+	if len(r.Artifacts) != 2 || len(r.Notices) != 2 {
+		t.Fatalf("kept %+v, notices %+v", r.Artifacts, r.Notices)
+	}
+	for i, glob := range []string{"keep[1]", "keep[3]"} {
+		if n := r.Notices[i]; n.Code != "keep_nothing" || !strings.Contains(n.Detail, glob) || strings.Contains(n.Detail, "secret") {
+			t.Errorf("notice %+v, want one for %s", n, glob)
+		}
+	}
+}
+
+// What save and keep could not retain shows in limitsHit.
+func TestLimitOfRetainedFilesIsListed(t *testing.T) {
+	one := 1
+	for name, r := range map[string]sdk.CreateRun{
+		"save": {Language: workbench.Bash, Code: "echo a > a; echo b > b; workbench save a; workbench save b || echo refused"},
+		"keep": {Language: workbench.Bash, Code: "echo a > a; echo b > b; echo refused", Keep: []string{"*"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := mustShared(t).mustSession(t, sdk.CreateSession{Limits: &workbench.LimitsRequest{SessionFiles: &one}})
+			got := s.mustRun(r)
+			wantEnd(t, got, workbench.StatusSucceeded, "")
+			if len(got.Artifacts) != 1 || len(got.LimitsHit) != 1 || got.LimitsHit[0] != workbench.LimitFiles || !strings.HasSuffix(text(got.Stdout), "refused\n") {
+				t.Errorf("kept %d, limitsHit %v, stdout %q", len(got.Artifacts), got.LimitsHit, text(got.Stdout))
+			}
+		})
+	}
+}
+
+// A selected file that cannot be where it should says which and why.
+func TestSelectionInTheWayOfTheWorkspace(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	file := s.mustUpload("input.txt", "hello")
+	s.mustBash("mkdir -p data/deep; echo f > plain; ln -s plain link")
+	for path, want := range map[string]string{
+		"data":         "artifactIds[0] cannot be put at data: something is there that is no regular file",
+		"plain/in.txt": "artifactIds[0] cannot be put at plain/in.txt: plain in the workspace is no directory",
+		"link/in.txt":  "artifactIds[0] cannot be put at link/in.txt: link in the workspace is no directory",
+	} {
+		r := s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "echo ran", Artifacts: []workbench.ArtifactSelect{{ID: file.ID, Path: path}}})
+		wantEnd(t, r, workbench.StatusFailed, workbench.ReasonSelection)
+		if !strings.Contains(r.Message, want) || !strings.Contains(r.Message, "another path") || strings.Contains(r.Message, "submit again") {
+			t.Errorf("%s: %q", path, r.Message)
+		}
+	}
+	wantOut(t, s.mustBash("ls"), "data\nlink\nplain\n")
+}

@@ -95,8 +95,11 @@ func TestRestartKeepsOnlyWhatIsNamed(t *testing.T) {
 	}
 	r := s.mustBash("find . -type f; cat in/keep.txt; ls /tmp/t 2>/dev/null || echo gone")
 	wantOut(t, r, "./in/keep.txt\nkeptgone\n")
-	if r.Generation != 2 {
-		t.Errorf("generation %d", r.Generation)
+	if r.Generation != 2 || len(r.Notices) != 1 || r.Notices[0].Code != workbench.NoticeSandboxReplaced {
+		t.Errorf("generation %d, notices %+v", r.Generation, r.Notices)
+	}
+	if r = s.mustBash("true"); len(r.Notices) != 0 {
+		t.Errorf("the second run in the new sandbox has notices %+v", r.Notices)
 	}
 
 	long := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "sleep 20"})

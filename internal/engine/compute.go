@@ -44,6 +44,7 @@ type compute struct {
 	head       string // commit that tree is
 	base       string // scan token of tree in the sandbox
 	oomKills   int64  // processes of box that the host had killed for memory, when last looked at
+	known      int64  // generation that a run is known to have been dispatched in
 
 	flight sync.Mutex // guards the run in flight
 	runID  string
@@ -204,6 +205,17 @@ func (c *compute) ensure(ctx context.Context, s workbench.Session) (replaced boo
 		}
 		c.e.log.Warn("sandbox start failed, trying once more", "session", c.id, "err", err)
 	}
+}
+
+// first reports whether no run was dispatched in the current generation yet,
+// and there was an earlier one: who sees the next run's receipt did perhaps not
+// see the restart.
+func (c *compute) first(ctx context.Context) (bool, error) {
+	if c.generation <= 1 || c.known == c.generation {
+		return false, nil
+	}
+	used, err := c.e.o.Store.GenerationUsed(ctx, c.id, c.generation)
+	return !used && err == nil, err
 }
 
 // start binds a warm sandbox, or one that it starts, and restores the workspace

@@ -124,13 +124,17 @@ func New(o Options) *Engine {
 
 // Start looks at the host, recovers what an earlier process of the instance
 // left (its sandboxes are ended, its steps in flight become unknown) and
-// begins to work. Codes: runtime_unavailable, unavailable.
+// begins to work. Codes: runtime_unavailable, unavailable, image_not_found (the
+// configured default).
 func (e *Engine) Start(ctx context.Context) error {
 	info, err := e.o.Driver.Info(ctx)
 	if err != nil {
 		return err
 	}
 	e.info = info
+	if err := e.checkDefaultImage(ctx); err != nil {
+		return err
+	}
 	e.sizes = fitSizes(e.o.Sizes, info)
 	if err := e.checkWarm(); err != nil {
 		return err
@@ -204,8 +208,9 @@ func (e *Engine) Stop(ctx context.Context) error {
 const readyWithin = 2 * time.Second
 
 // Ready reports whether the engine can accept work: the database answered just
-// now, took the last heartbeat, and the engine is not stopping. A database that
-// can be read and not written, as on a full disk, is not ready.
+// now, took the last heartbeat, there is an image for sessions, and the engine
+// is not stopping. A database that can be read and not written, as on a full
+// disk, is not ready.
 func (e *Engine) Ready(ctx context.Context) error {
 	if e.draining() {
 		return errDraining()
@@ -215,14 +220,16 @@ func (e *Engine) Ready(ctx context.Context) error {
 	if err := e.o.Store.Ping(ctx); err != nil {
 		return err
 	}
-	if last := e.heard.Load(); last != nil {
+	if last := e.heard.Load(); last != nil && *last != nil {
 		return *last
 	}
-	return nil
+	_, err := e.resolveImage(ctx, "")
+	return err
 }
 
 func errDraining() error {
-	return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("try another server, or again shortly")
+	return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("try another server, or again shortly").
+		Caused(workbench.ErrStopping)
 }
 
 // Sizes lists the sandbox sizes with what this host can hold.

@@ -2,7 +2,10 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -10,6 +13,7 @@ import (
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 	"github.com/workbenchdev/workbench/internal/store"
+	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
 const (
@@ -37,6 +41,7 @@ type execution struct {
 	stopped workbench.Reason // why it was asked to end, if it was
 	input   string           // commit the step began with
 	began   time.Time
+	full    atomic.Bool // a file was refused by a limit of retained files
 }
 
 // execute takes a queued run to its terminal status. It holds c.mu. An error
@@ -73,8 +78,15 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
 	x.run.Generation = c.generation
-	if replaced {
+	first, err := c.first(ctx)
+	if err != nil {
+		return err // the run stays queued
+	}
+	switch {
+	case replaced:
 		x.notice(workbench.NoticeSandboxReplaced, "the sandbox of this session was gone; a new one began with the files of the last commit, and memory and /tmp were lost")
+	case first:
+		x.notice(workbench.NoticeSandboxReplaced, "this is the first run in a new sandbox: memory and /tmp are new; after a restart the workspace holds the files that it named and nothing else")
 	}
 	placing, placed := x.within(ctx, startWithin)
 	err = x.place(placing)
@@ -87,7 +99,7 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 		if workbench.ClassOf(workbench.CodeOf(err)).HTTP >= 500 {
 			return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 		}
-		return x.refuse(ctx, workbench.ReasonSelection, err)
+		return x.refuse(ctx, workbench.ReasonSelection, x.misplaced(err))
 	}
 	dispatched, err := x.dispatch(ctx)
 	if err != nil || !dispatched {
@@ -113,6 +125,35 @@ func (x *execution) refuse(ctx context.Context, why workbench.Reason, cause erro
 	return x.e.stubbornly(ctx, "refuse", func() error {
 		return x.e.o.Store.Settle(ctx, store.Settlement{Run: x.run, Epoch: x.c.epoch, Generation: x.generation()})
 	}, x.e.terminal(x.run.ID))
+}
+
+// misplaced says which selected file is in whose way. What the sandbox says of
+// a path conflict names neither.
+func (x *execution) misplaced(err error) error {
+	if !workbench.HasCode(err, workbench.CodePathConflict) {
+		return err
+	}
+	for i, sel := range x.spec.Artifacts {
+		cannot := func(what string) error {
+			return workbench.E(workbench.CodePathConflict, "artifactIds[%d] cannot be put at %s: %s. No byte of the code ran; give it another path", i, shortened(sel.Path), what).
+				WithField(fmt.Sprintf("artifactIds[%d]", i)).Caused(err)
+		}
+		for at := 0; ; {
+			n := strings.IndexByte(sel.Path[at:], '/')
+			if n < 0 {
+				break
+			}
+			at += n
+			if above, ok := x.c.tree.Get(sel.Path[:at]); ok && above.Type != workspace.Dir {
+				return cannot(shortened(sel.Path[:at]) + " in the workspace is no directory")
+			}
+			at++
+		}
+		if there, ok := x.c.tree.Get(sel.Path); ok && there.Type != workspace.File {
+			return cannot("something is there that is no regular file, such as a directory")
+		}
+	}
+	return err
 }
 
 // generation is the session's, which a lost sandbox may have raised meanwhile.
@@ -144,6 +185,9 @@ func (x *execution) dispatch(ctx context.Context) (bool, error) {
 		}
 		_, err = x.e.o.Store.RequestCancel(ctx, workbench.SystemPrincipal(), x.run.ID, why, x.e.now())
 		return false, err
+	}
+	if err == nil {
+		x.c.known = x.c.generation
 	}
 	return err == nil, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -63,9 +64,11 @@ func (e *Engine) size(name string) (workbench.Size, error) {
 }
 
 // resolveImage finds an image by name or id; the empty string is the server's
-// default. Code: image_not_found.
+// default. Codes: image_not_found, unavailable if there is no default, which is
+// the operator's to mend.
 func (e *Engine) resolveImage(ctx context.Context, want string) (image.Image, error) {
-	if want == "" {
+	named := want != ""
+	if !named {
 		want = e.o.DefaultImage
 	}
 	find := e.o.Images.Default
@@ -73,10 +76,36 @@ func (e *Engine) resolveImage(ctx context.Context, want string) (image.Image, er
 		find = func(ctx context.Context) (image.Image, error) { return e.o.Images.Get(ctx, want) }
 	}
 	img, err := find(ctx)
+	if workbench.HasCode(err, workbench.CodeImageNotFound) && !named {
+		return image.Image{}, workbench.E(workbench.CodeUnavailable, "this server has no sandbox image").
+			WithHint("ask its operator to build one: workbench image build standard").
+			Caused(fmt.Errorf("no image in %s: %w", e.o.Images.Dir(), err))
+	}
 	if err != nil {
 		return image.Image{}, workbench.AsError(err).WithField("image")
 	}
 	return img, nil
+}
+
+// checkDefaultImage refuses a configured image that is not there, and warns of
+// a folder without any.
+func (e *Engine) checkDefaultImage(ctx context.Context) error {
+	_, err := e.resolveImage(ctx, "")
+	folder, missing := e.o.Images.Dir(), workbench.HasCode(err, workbench.CodeUnavailable)
+	if err == nil {
+		return nil
+	}
+	if !missing {
+		e.log.Warn("the default image cannot be used", "images", folder, "err", err)
+		return nil
+	}
+	if want := e.o.DefaultImage; want != "" {
+		return workbench.E(workbench.CodeImageNotFound, "the default image %s is not in %s", strconv.Quote(want), folder).WithField("image").
+			WithHint("workbench image list --images %s shows what there is; name one of these, or none for standard", folder)
+	}
+	e.log.Warn("there is no sandbox image: no session can be made until one is built", "images", folder,
+		"run", "workbench image build standard --images "+folder)
+	return nil
 }
 
 // speaks refuses a language that the session's image does not offer.

@@ -101,7 +101,7 @@ func (e *Engine) runNext(c *compute) (bool, error) {
 	c.mu.Lock()
 	err := c.lease(ctx)
 	if err == nil {
-		_, err = c.clear(ctx)
+		_, _, err = c.clear(ctx)
 	}
 	moved := c.gaveUp(ctx, err)
 	c.mu.Unlock()

@@ -171,7 +171,8 @@ func (e *Engine) Events(ctx context.Context, p workbench.Principal, runID string
 		case <-sub.C:
 		case <-e.ctx.Done():
 			if stopping {
-				return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("reconnect with the last event id")
+				return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("reconnect with the last event id").
+					Caused(workbench.ErrStopping)
 			}
 			stopping = true // one more look: the run may just have ended
 		case <-ctx.Done():

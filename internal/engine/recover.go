@@ -24,60 +24,66 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err := e.o.Store.RegisterEngine(ctx, e.id, e.o.Instance, e.now()); err != nil {
 		return err
 	}
-	if err := e.adoptDead(ctx); err != nil {
+	sessions, unknown, err := e.adoptDead(ctx)
+	if err != nil {
 		return err
 	}
 	reaped, err := e.o.Driver.Reap(ctx)
 	if err != nil {
 		return err
 	}
-	if len(reaped.Killed)+len(reaped.Left) > 0 {
-		e.log.Info("ended sandboxes of an earlier process", "killed", len(reaped.Killed), "left", len(reaped.Left))
+	if sessions+unknown+len(reaped.Killed)+len(reaped.Left) > 0 {
+		e.log.Warn("recovered from an earlier process that did not stop in order", "sessionsTakenOver", sessions,
+			"runsSettledAsUnknown", unknown, "sandboxesEnded", len(reaped.Killed), "sandboxesLeft", len(reaped.Left))
 	}
 	return nil
 }
 
 // adoptDead takes over the sessions of every dead engine: earlier processes of
-// this instance, and others that fell silent.
-func (e *Engine) adoptDead(ctx context.Context) error {
+// this instance, and others that fell silent. It reports how many sessions they
+// had, and how many runs were settled as unknown.
+func (e *Engine) adoptDead(ctx context.Context) (taken, unknown int, err error) {
 	dead, err := e.o.Store.DeadEngines(ctx, e.id, e.o.Instance, 2*e.o.LeaseTTL)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	for _, old := range dead {
 		sessions, err := e.o.Store.TakeOver(ctx, e.id, old.ID, e.o.LeaseTTL)
 		if err != nil {
-			return err
+			return taken, unknown, err
 		}
 		for _, id := range sessions {
-			if err := e.adopt(ctx, id); err != nil {
-				return err
+			n, err := e.adopt(ctx, id)
+			taken, unknown = taken+1, unknown+n
+			if err != nil {
+				return taken, unknown, err
 			}
 		}
 		if err := e.o.Store.ForgetEngine(ctx, old.ID); err != nil {
-			return err
+			return taken, unknown, err
 		}
 	}
-	return nil
+	return taken, unknown, nil
 }
 
 // adopt continues a session whose engine died: its steps in flight end as
 // unknown, a sandbox it may have had is a lost one, and its queue goes on. What
-// could not be settled now is settled by the lane, before it does anything else.
-func (e *Engine) adopt(ctx context.Context, sessionID string) error {
+// could not be settled now is settled by the lane, before it does anything else. It reports
+// how many runs it settled as unknown.
+func (e *Engine) adopt(ctx context.Context, sessionID string) (unknown int, err error) {
 	epoch, err := e.o.Store.AcquireLease(ctx, sessionID, e.id, e.o.LeaseTTL)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	c := e.compute(sessionID)
 	c.mu.Lock()
 	c.epoch, c.dirty = epoch, true
-	active, err := c.clear(ctx)
+	active, unknown, err := c.clear(ctx)
 	c.mu.Unlock()
 	if active > 0 || err != nil {
 		e.wake(sessionID)
 	}
-	return err
+	return unknown, err
 }
 
 // renewLeases keeps this engine's sessions its own. A session whose lease went
@@ -219,7 +225,7 @@ func (e *Engine) adoptAbandoned(ctx context.Context) {
 		return
 	}
 	for _, id := range ids {
-		err := e.adopt(ctx, id)
+		_, err := e.adopt(ctx, id)
 		if err != nil && !workbench.HasCode(err, workbench.CodeConflict) { // conflict: somebody else was first
 			e.sweepFailed(ctx, "abandoned session "+id, err)
 		}

@@ -23,10 +23,14 @@ const (
 
 // CreateSession makes a session for the principal. Codes: invalid_request,
 // limit_out_of_range, size_unavailable, image_not_found, tool_not_found,
-// connection_not_found, forbidden.
+// connection_not_found, forbidden, unavailable (the server stops, or has no
+// image).
 func (e *Engine) CreateSession(ctx context.Context, p workbench.Principal, req workbench.CreateSession) (workbench.Session, error) {
 	if err := p.Require(workbench.ScopeExecute); err != nil {
 		return workbench.Session{}, err
+	}
+	if e.draining() {
+		return workbench.Session{}, errDraining()
 	}
 	if p.SessionID != "" {
 		return workbench.Session{}, workbench.E(workbench.CodeForbidden, "this key is narrowed to one session").

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -56,12 +57,21 @@ func (x *execution) save(ctx context.Context, call guestwire.BrokerCall) (json.R
 	}
 	kept, err := x.keep(ctx, string(args.Path), workbench.OriginSave, call.Size, call.Content)
 	if err != nil {
+		x.noRoom(err)
 		return nil, err
 	}
 	return json.Marshal(struct {
 		workbench.Artifact
 		Status string `json:"status"`
 	}{kept, "saved"})
+}
+
+// noRoom notes that a file could not be retained because of a limit. Calls of
+// the code come at any time, also at once.
+func (x *execution) noRoom(err error) {
+	if workbench.HasCode(err, workbench.CodeQuotaExceeded) || workbench.HasCode(err, workbench.CodeFileTooLarge) {
+		x.full.Store(true)
+	}
 }
 
 // keep makes a retained file of this run.
@@ -147,8 +157,6 @@ func (x *execution) outcome() {
 		run.Status, run.Reason = workbench.StatusFailed, failureReason(r)
 		run.Message = "the program ended with exit code " + strconv.Itoa(r.ExitCode)
 	}
-	slices.Sort(run.LimitsHit)
-	run.LimitsHit = slices.Compact(run.LimitsHit)
 }
 
 // failureReason names the limit that a failing program had met, if any.
@@ -185,6 +193,11 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 	if x.run.Outputs.Stdout.Truncated || x.run.Outputs.Stderr.Truncated {
 		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitOutput)
 	}
+	if x.full.Load() {
+		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
+	}
+	slices.Sort(x.run.LimitsHit)
+	x.run.LimitsHit = slices.Compact(x.run.LimitsHit)
 	finished := x.e.now()
 	x.run.FinishedAt = &finished
 	s := store.Settlement{Epoch: x.c.epoch, Generation: x.c.generation}
@@ -247,7 +260,7 @@ func (x *execution) streamInfo(ctx context.Context, stream workbench.Stream, tot
 			rest = rest[:min(int64(len(rest)), left)]
 			kept, err = x.keep(ctx, path, workbench.OriginOverflow, int64(len(rest)), bytes.NewReader(rest))
 		}
-		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
+		x.full.Store(true)
 	}
 	if err != nil {
 		x.notice(workbench.NoticeOverflowLost, "output beyond the cap could not be kept: "+workbench.AsError(err).Detail)
@@ -264,24 +277,37 @@ func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) (lied bo
 	if len(x.spec.Keep) == 0 {
 		return false
 	}
+	unused, whole := make(map[int]bool, len(x.spec.Keep)), true
+	for i := range x.spec.Keep {
+		unused[i] = true
+	}
 	tree.Files(func(entry workspace.Entry) bool {
-		matches := slices.ContainsFunc(x.spec.Keep, func(glob string) bool {
-			ok, err := doublestar.Match(glob, entry.Path)
-			return ok && err == nil
-		})
+		matches := false
+		for i, glob := range x.spec.Keep {
+			if matches && !unused[i] {
+				continue
+			}
+			if ok, err := doublestar.Match(glob, entry.Path); ok && err == nil {
+				matches = true
+				delete(unused, i)
+			}
+		}
 		if !matches {
 			return true
 		}
 		if err := x.keepFromSandbox(ctx, entry); err != nil {
-			if workbench.HasCode(err, workbench.CodeQuotaExceeded) || workbench.HasCode(err, workbench.CodeFileTooLarge) {
-				x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
-			}
+			x.noRoom(err)
 			lied = lied || workbench.HasCode(err, workbench.CodeGuestProtocol)
 			x.notice(workbench.NoticeKeepFailed, shortened(entry.Path)+": "+workbench.AsError(err).Detail)
-			return len(x.run.Notices) < 20
+			whole = len(x.run.Notices) < 20
 		}
-		return true
+		return whole
 	})
+	for i := 0; whole && i < len(x.spec.Keep); i++ {
+		if unused[i] { // the glob itself is sealed, a notice is not
+			x.notice(workbench.NoticeKeepNothing, fmt.Sprintf("keep[%d] matched no file of the workspace; globs are relative to it and name files: out/** is everything below out", i))
+		}
+	}
 	return lied
 }
 

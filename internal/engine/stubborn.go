@@ -59,14 +59,15 @@ func (e *Engine) terminal(runID string) func() bool {
 
 // clear settles what execute, or another engine, left in flight: its end is not
 // known, or could not be written. It reports how many runs of the session are
-// not terminal. The caller holds c.mu and no run is in flight.
-func (c *compute) clear(ctx context.Context) (active int, err error) {
+// not terminal, and how many it has settled as unknown. The caller holds c.mu
+// and no run is in flight.
+func (c *compute) clear(ctx context.Context) (active, unknown int, err error) {
 	if !c.dirty {
-		return 0, nil
+		return 0, 0, nil
 	}
 	runs, err := c.e.o.Store.ActiveRuns(ctx, c.id)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	c.drop(ctx)
 	for _, run := range runs {
@@ -75,11 +76,14 @@ func (c *compute) clear(ctx context.Context) (active int, err error) {
 			continue
 		}
 		c.lost = true
-		if _, err := c.e.o.Store.SettleUnknown(ctx, run.ID, c.epoch, workbench.ReasonServerLost, c.e.now()); err != nil &&
-			!workbench.HasCode(err, workbench.CodeConflict) {
-			return active, err
+		_, err := c.e.o.Store.SettleUnknown(ctx, run.ID, c.epoch, workbench.ReasonServerLost, c.e.now())
+		switch {
+		case err == nil:
+			unknown++
+		case !workbench.HasCode(err, workbench.CodeConflict):
+			return active, unknown, err
 		}
 	}
 	c.dirty = false
-	return active, nil
+	return active, unknown, nil
 }

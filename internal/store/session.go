@@ -335,6 +335,13 @@ func (t *tx) bump(p workbench.Principal, sessionID string, epoch int64, requireI
 	return s, err
 }
 
+// GenerationUsed reports whether a run of the session was dispatched in that
+// generation.
+func (db *DB) GenerationUsed(ctx context.Context, sessionID string, generation int64) (bool, error) {
+	n, err := one(ctx, db, "session", scanInt, "SELECT COUNT(*) FROM (SELECT 1 FROM runs WHERE session_id = $1 AND generation = $2 LIMIT 1) AS x", sessionID, generation)
+	return n > 0, err
+}
+
 // TouchSession records activity; one second is as exact as it gets.
 func (db *DB) TouchSession(ctx context.Context, id string, at time.Time) error {
 	return db.write(ctx, "touch_session", func(t *tx) error {
