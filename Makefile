@@ -13,13 +13,14 @@ CACHE  := $(CURDIR)/.cache
 # in a home directory is not.
 IMAGES ?= /var/lib/workbench/images
 DEMO   := $(CACHE)/demo
+PREFIX ?= /usr/local
 GO     ?= go
 GOTEST ?= $(GO) test -count=1 -timeout 20m
 
 include runtime/runtime.mk
 include image/image.mk
 
-.PHONY: help setup demo run build test soak lint lint-openapi fmt generate bench clean
+.PHONY: help setup demo run build install test soak lint lint-openapi fmt generate bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,6 +32,10 @@ setup: ## install what is missing (Debian packages, images) and say what
 build: payload ## build bin/workbench with guest and runtimes inside
 	@$(GO) build -trimpath -ldflags '-s -w' -o bin/workbench ./cmd/workbench
 	@echo "built bin/workbench"
+
+install: build ## put workbench into $(PREFIX)/bin; PREFIX is /usr/local by default
+	@install -D -m 755 bin/workbench $(DESTDIR)$(PREFIX)/bin/workbench
+	@echo "installed $(DESTDIR)$(PREFIX)/bin/workbench"
 
 demo: setup ## set up, then run the example job in a gVisor sandbox and show what it kept
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)

@@ -52,7 +52,7 @@ func (s *Store) build(ctx context.Context, r Recipe, progress ProgressFunc, agai
 			if err := s.SetName(ctx, r.Name, m.ID); err != nil {
 				return Image{}, err
 			}
-			progress.tell(StageDone, "already built")
+			progress.tell(StageDone, "the image "+r.Name+" is already built")
 			return s.Get(ctx, m.ID)
 		}
 	}

@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -91,6 +92,17 @@ func Known(id string) bool {
 	return slices.ContainsFunc(table, func(r row) bool { return r.id == id })
 }
 
+// Cases are the rows, each with the name of what it tries.
+func Cases() iter.Seq2[string, string] {
+	return func(yield func(id, name string) bool) {
+		for _, r := range table {
+			if !yield(r.id, r.name) {
+				return
+			}
+		}
+	}
+}
+
 // Run runs rows against sandboxes as the server starts them. Rows that fail are
 // in the report; an error means that nothing could be verified.
 //
@@ -98,7 +110,7 @@ func Known(id string) bool {
 func Run(ctx context.Context, o Options) (Report, error) {
 	for _, id := range o.Rows {
 		if !Known(id) {
-			return Report{}, workbench.E(workbench.CodeInvalidRequest, "there is no row %q", id).WithHint("workbench verify without --row lists all")
+			return Report{}, workbench.E(workbench.CodeInvalidRequest, "there is no row %q", id).WithHint("workbench verify --list lists them")
 		}
 	}
 	began := time.Now()
