@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/workbenchdev/workbench"
@@ -68,7 +71,8 @@ func (a *app) rootCommand() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	group(root)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError(c, "%v", err) })
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.fitsCommand(c) }
 	a.connection.flags(root.PersistentFlags())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(a.serveCommand(), a.runCommand(), a.sessionCommand(), a.artifactCommand(), a.runsCommand(), a.sizesCommand(),
@@ -108,6 +112,41 @@ func between(low, high int) cobra.PositionalArgs {
 // usageError is a command line that cannot be understood.
 func usageError(c *cobra.Command, format string, args ...any) error {
 	return workbench.E(workbench.CodeInvalidRequest, format, args...).WithHint("%s --help", c.CommandPath())
+}
+
+// flagError is a flag that cannot be read.
+func flagError(c *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "duration" {
+		name, value := invalid.GetFlag().Name, invalid.GetValue()
+		told := workbench.E(workbench.CodeInvalidRequest, "--%s takes a duration with its unit, such as 30s", name)
+		if d, err := time.ParseDuration(value + "s"); err == nil && d > 0 {
+			return told.WithHint("did you mean --%s %ss?", name, value)
+		}
+		return told.WithHint("units are ms, s, m and h, as in 1m30s")
+	}
+	return usageError(c, "%v", err)
+}
+
+// hereOnly are the commands that never speak to a server.
+var hereOnly = []string{"serve", "image", "doctor", "verify", "version"}
+
+// fitsCommand refuses flags that say which server to speak to and as whom where
+// a command speaks to none. In the environment they are for other commands.
+func (a *app) fitsCommand(c *cobra.Command) error {
+	top := c
+	for top.HasParent() && top.Parent().HasParent() {
+		top = top.Parent()
+	}
+	if !slices.Contains(hereOnly, top.Name()) {
+		return nil
+	}
+	for _, name := range []string{"server", "key-file", "tenant", "end-user", "group"} {
+		if a.connection.set.Changed(name) {
+			return workbench.E(workbench.CodeInvalidRequest, "--%s is for commands that speak to a server, and %s does not", name, top.CommandPath()).WithHint("leave --%s out", name)
+		}
+	}
+	return nil
 }
 
 // exitError ends the process with a status and without a message: what there
@@ -169,7 +208,7 @@ func localCause(e *workbench.Error, answer *sdk.Error) string {
 	if answer != nil || e.Unwrap() == nil {
 		return ""
 	}
-	return strings.TrimSpace(e.Unwrap().Error())
+	return strings.ReplaceAll(strings.TrimSpace(e.Unwrap().Error()), "\n", "; ") // one cause a line, where there are several
 }
 
 // encode prints v as indented JSON that no terminal acts on.

@@ -93,38 +93,49 @@ func (a *app) artifactDownload(l *local) *cobra.Command {
 		Long: "Writes the file to --output, or to standard output for --output -. Without it the file goes into the current directory under its own name, unless something there has that name already.",
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				fill := func(w io.Writer) error {
-					_, err := client.DownloadSessionArtifact(ctx, args[0], w)
-					return err
-				}
-				if to == "-" {
-					return a.toStdout(fill)
-				}
 				place := to
 				if place == "" {
 					f, err := client.SessionArtifact(ctx, args[0])
 					if err != nil {
 						return err
 					}
-					place = path.Base(f.Name)
-					if _, err := os.Lstat(place); err == nil {
-						return workbench.E(workbench.CodePathConflict, "there is already something named %s here", place).WithHint("name another place with --output")
+					if place, err = freeName(path.Base(f.Name)); err != nil {
+						return err
 					}
 				}
-				dir, err := outdir.Open(filepath.Dir(place))
-				if err != nil {
+				return a.download(place, func(w io.Writer) error {
+					_, err := client.DownloadSessionArtifact(ctx, args[0], w)
 					return err
-				}
-				defer dir.Close()
-				if err := dir.Write(filepath.Base(place), fill); err != nil {
-					return err
-				}
-				return a.print(map[string]string{"path": place}, func() error { return a.created(place, func() error { a.note("wrote %s", place); return nil }) })
+				})
 			})
 		},
 	}
 	c.Flags().StringVarP(&to, "output", "o", "", "file to write, or - for standard output")
 	return c
+}
+
+// freeName is name, unless something here has it.
+func freeName(name string) (string, error) {
+	if _, err := os.Lstat(name); err == nil {
+		return "", workbench.E(workbench.CodePathConflict, "there is already something named %s here", name).WithHint("name another place with --output")
+	}
+	return name, nil
+}
+
+// download writes what fill gives to a file, or to standard output for -.
+func (a *app) download(place string, fill func(io.Writer) error) (err error) {
+	if place == "-" {
+		return a.toStdout(fill)
+	}
+	dir, err := outdir.Open(filepath.Dir(place))
+	if err != nil {
+		return err
+	}
+	defer func() { a.also(dir.Close(), &err) }()
+	if err := dir.Write(filepath.Base(place), fill); err != nil {
+		return err
+	}
+	return a.print(map[string]string{"path": place}, func() error { return a.created(place, func() error { a.note("wrote %s", place); return nil }) })
 }
 
 // toStdout writes contents out: exact bytes, or harmless text on a terminal.

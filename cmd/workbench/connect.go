@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -27,9 +28,11 @@ type connection struct {
 	tenant  string
 	endUser string
 	group   string
+	set     *pflag.FlagSet
 }
 
 func (c *connection) flags(f *pflag.FlagSet) {
+	c.set = f
 	f.StringVar(&c.server, "server", os.Getenv("WORKBENCH_SERVER"), "address of a server; none: an engine in this process [WORKBENCH_SERVER]")
 	f.StringVar(&c.keyFile, "key-file", os.Getenv("WORKBENCH_KEY_FILE"), "file with the API key; or set WORKBENCH_KEY [WORKBENCH_KEY_FILE]")
 	f.StringVar(&c.tenant, "tenant", os.Getenv("WORKBENCH_TENANT"), "for an embedded key: the tenant to act for [WORKBENCH_TENANT]")
@@ -70,6 +73,7 @@ func (c *connection) key() (string, error) {
 type client struct {
 	*sdk.Client
 	close func(context.Context) error
+	again string // flags by which a later command finds the same server, each behind a space
 }
 
 // Close ends the embedded engine, if there is one. It gets its own time: the
@@ -105,7 +109,11 @@ func (a *app) connect(ctx context.Context, l *local) (*client, error) {
 		if err := l.unused(); err != nil {
 			return nil, err
 		}
-		return a.connectRemote()
+		client, err := a.connectRemote()
+		if err == nil {
+			client.again = flagsAgain(a.connection.set, "server", "key-file", "tenant", "end-user", "group")
+		}
+		return client, err
 	}
 	if a.connection.tenant != "" || a.connection.endUser != "" || a.connection.group != "" {
 		return nil, workbench.E(workbench.CodeInvalidRequest, "--tenant, --end-user and --group are for a named server").WithHint("name it with --server")
@@ -118,7 +126,37 @@ func (a *app) connect(ctx context.Context, l *local) (*client, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}
-	return embed(s, key)
+	client, err := embed(s, key)
+	if err == nil {
+		if client.again = flagsAgain(l.set, "data"); l.sibling != "" {
+			client.again = " --data " + shellWord(l.sibling)
+		}
+		client.again += flagsAgain(l.set, "master-key-file")
+	}
+	return client, err
+}
+
+// flagsAgain writes those of the named flags that were given, for a command
+// that somebody may type next. The environment stays as it is.
+func flagsAgain(set *pflag.FlagSet, names ...string) string {
+	var b strings.Builder
+	for _, name := range names {
+		if f := set.Lookup(name); f != nil && f.Changed {
+			b.WriteString(" --" + name + " " + shellWord(f.Value.String()))
+		}
+	}
+	return b.String()
+}
+
+// shellWord quotes s if a shell would not take it as one plain word.
+func shellWord(s string) string {
+	plain := func(r rune) bool {
+		return r < 128 && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("/._-:@%+=,", r)
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 func (a *app) connectRemote() (*client, error) {
@@ -176,6 +214,7 @@ type local struct {
 	// shared means that --data was not given: if another command uses the
 	// usual directory, a sibling of it will do.
 	shared  bool
+	sibling string // the directory that was used instead, "" for none
 	verbose bool
 	set     *pflag.FlagSet
 }
@@ -216,14 +255,36 @@ func (l *local) unused() error {
 // server, which can be spoken to.
 func (l *local) open(ctx context.Context) (*server.Server, error) {
 	s, err := l.start(ctx)
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	if err = inUse(err, l.options.DataDir); errors.Is(err, unix.EWOULDBLOCK) && workbench.HasCode(err, workbench.CodeUnavailable) {
 		return nil, workbench.AsError(err).WithHint("if a server runs on it, name that: --server http://127.0.0.1:8080, or WORKBENCH_SERVER; if a command does, wait for it; or name another directory with --data")
 	}
 	return s, err
 }
 
+// inUse tells a directory that is in use from a copy of one: the sandboxes of
+// both have the same names, and only one process can look after them.
+func inUse(err error, dataDir string) error {
+	if !errors.Is(err, unix.EWOULDBLOCK) || !workbench.HasCode(err, workbench.CodeRuntimeUnavailable) {
+		return err
+	}
+	return workbench.E(workbench.CodeRuntimeUnavailable, "%s is a copy of a data directory that a running server or command uses", dataDir).
+		WithHint("stop that one first; or, to use both side by side, remove the file instance from the copy, which makes it a data directory of its own").Caused(errors.Unwrap(workbench.AsError(err)))
+}
+
+// needRoot says at once what a driver would say after the data directory was
+// made.
+func needRoot() error {
+	if uid := os.Geteuid(); uid != 0 {
+		return workbench.E(workbench.CodeRuntimeUnavailable, "starting sandboxes needs root, and this process runs as user %d", uid).WithHint(rootless)
+	}
+	return nil
+}
+
 func (l *local) start(ctx context.Context) (*server.Server, error) {
 	o := l.options
+	if err := needRoot(); err != nil {
+		return nil, err
+	}
 	if l.verbose {
 		o.Log = operatorLog(os.Stderr)
 	}
@@ -237,6 +298,9 @@ func (l *local) start(ctx context.Context) (*server.Server, error) {
 		}
 		s, err := openServer(ctx, o)
 		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || n == maxSiblings {
+			if n > 1 {
+				l.sibling = o.DataDir
+			}
 			return s, err
 		}
 	}

@@ -118,6 +118,7 @@ func TestErrorsAreTold(t *testing.T) {
 	}{
 		{"a server's error", served, "workbench: 64 MiB of 64 MiB are used\\x1b[2J\nhint: delete a file\n(quota_exceeded, request req_1)\n", 7},
 		{"this host's error", workbench.E(workbench.CodeUnavailable, "cannot listen").Caused(errors.New("address in use")), "workbench: cannot listen\n  because: address in use\n(unavailable)\n", 8},
+		{"an error with several causes", workbench.E(workbench.CodeUnavailable, "cannot make it").Caused(errors.Join(errors.New("no room"), errors.New("no right"))), "workbench: cannot make it\n  because: no room; no right\n(unavailable)\n", 8},
 		{"an error without a code", errors.New("disk on fire"), "workbench: disk on fire\n", 1},
 		{"a reader that went away", &os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.EPIPE}, "workbench: whoever read the output has gone; what was left of it is not shown\n", 1},
 		{"a program's own code", exitError(42), "", 42},
@@ -189,6 +190,10 @@ func TestTablesOnATerminalAndPiped(t *testing.T) {
 	}
 }
 
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
 func TestPrinter(t *testing.T) {
 	t.Run("piped: exact bytes", func(t *testing.T) {
 		var out, errOut bytes.Buffer
@@ -216,12 +221,67 @@ func TestPrinter(t *testing.T) {
 			t.Errorf("shown %q, %v", out.String(), err)
 		}
 	})
+	t.Run("who lost a stream is told once, and the rest is passed over", func(t *testing.T) {
+		var errOut bytes.Buffer
+		p := (&app{out: brokenPipe{}, err: &errOut}).printer()
+		var lost []workbench.Stream
+		p.lost = func(s workbench.Stream, _ error) { lost = append(lost, s) }
+		for i := range 3 {
+			if err := p.chunk(sdk.Chunk{Stream: workbench.Stdout, Offset: int64(i), Length: 1, Text: "x"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.chunk(sdk.Chunk{Stream: workbench.Stderr, Length: 1, Text: "e"}); err != nil || errOut.String() != "e" {
+			t.Errorf("stderr %q, %v", errOut.String(), err)
+		}
+		if err := p.close(); err != nil || len(lost) != 1 || lost[0] != workbench.Stdout {
+			t.Errorf("lost %v, %v", lost, err)
+		}
+	})
 	t.Run("a gap is an error", func(t *testing.T) {
 		p := (&app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}).printer()
 		if err := p.chunk(sdk.Chunk{Stream: workbench.Stdout, Offset: 1, Length: 1, Text: "x"}); !workbench.HasCode(err, workbench.CodeInternal) {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+func TestRowsOfVerifyAreListed(t *testing.T) {
+	stdout, _, status := invoke(t, "verify", "--list")
+	if status != 0 || !strings.HasPrefix(stdout, "H01\tfork bomb\nH03\tmemory bomb\n") {
+		t.Errorf("status %d, %q", status, stdout)
+	}
+}
+
+func TestWordsOfAShell(t *testing.T) {
+	for word, want := range map[string]string{"/var/lib/a-1": "/var/lib/a-1", "a b": "'a b'", "": "''", "it's": `'it'\''s'`, "$x": "'$x'"} {
+		if got := shellWord(word); got != want {
+			t.Errorf("%q: %s, want %s", word, got, want)
+		}
+	}
+}
+
+// TestACommandToTypeNextFindsTheSameServer: flags are repeated, the environment
+// is not.
+func TestACommandToTypeNextFindsTheSameServer(t *testing.T) {
+	hermetic(t)
+	for _, tc := range []struct {
+		line []string
+		want string
+	}{
+		{[]string{"run", "a.py", "--server", "http://x", "--key-file", "my key"}, " --server http://x --key-file 'my key'"},
+		{[]string{"runs", "show", "run_x", "--server", "http://x", "--group", "g"}, " --server http://x --group g"},
+		{[]string{"run", "a.py"}, ""},
+	} {
+		a := &app{out: &bytes.Buffer{}, err: &bytes.Buffer{}}
+		c, rest, err := a.rootCommand().Find(tc.line)
+		if err == nil {
+			err = c.ParseFlags(rest)
+		}
+		if got := flagsAgain(a.connection.set, "server", "key-file", "tenant", "end-user", "group"); err != nil || got != tc.want {
+			t.Errorf("%v: %q, %v, want %q", tc.line, got, err, tc.want)
+		}
+	}
 }
 
 func TestProgressIsPlainWhenPiped(t *testing.T) {
@@ -299,6 +359,14 @@ func TestNearMissesOnTheCommandLine(t *testing.T) {
 		{[]string{"session", "create", "--set-limit", "memory=1MiB"}, "workbench: --set-limit knows no limit \"memory\"\nhint: did you mean memoryBytes?\n"},
 		{[]string{"session", "create", "--set-limit", "frob=1"}, "workbench: --set-limit knows no limit \"frob\"\nhint: limits are memoryBytes, "},
 		{[]string{"session", "create", "--label", "x"}, "workbench: --label takes NAME=VALUE\nhint: such as --label team=sales\n"},
+		{[]string{"run", "testdata/hello.py", "--timeout", "2"}, "workbench: --timeout takes a duration with its unit, such as 30s\nhint: did you mean --timeout 2s?\n"},
+		{[]string{"run", "testdata/hello.py", "--timeout", "soon"}, "workbench: --timeout takes a duration with its unit, such as 30s\nhint: units are ms, s, m and h, as in 1m30s\n"},
+		{[]string{"run", "testdata/hello.py", "--env", "UNSET_VARIABLE_OF_THIS_TEST"}, "workbench: --env UNSET_VARIABLE_OF_THIS_TEST: no variable of that name is set\nhint: set and export it, or give its value: --env UNSET_VARIABLE_OF_THIS_TEST=VALUE\n"},
+		{[]string{"run", "testdata/empty.py"}, "workbench: testdata/empty.py is empty\nhint: give a program to run; a comment is one\n"},
+		{[]string{"serve", "--server", "http://x"}, "workbench: --server is for commands that speak to a server, and workbench serve does not\nhint: leave --server out\n"},
+		{[]string{"image", "list", "--tenant", "acme"}, "workbench: --tenant is for commands that speak to a server, and workbench image does not\nhint: leave --tenant out\n"},
+		{[]string{"verify", "--row", "H999"}, "workbench: --row: there is no row \"H999\"\nhint: workbench verify --list lists them\n"},
+		{[]string{"runs", "files", "run_x", "--out", "x", "--limit", "3"}, "workbench: --out fetches every file, and --limit and --cursor do not go with it\n"},
 		{[]string{"key", "list", "--limit", "0"}, "workbench: invalid argument \"0\" for \"--limit\" flag: it must be between 1 and 200\n"},
 	} {
 		if _, stderr, status := invoke(t, tc.args...); status != workbench.ExitUsage || !strings.HasPrefix(stderr, tc.want) {

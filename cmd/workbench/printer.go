@@ -13,25 +13,33 @@ import (
 // printer writes a run's two streams to this process's: exact bytes where one
 // is piped, harmless text where it is a terminal.
 type printer struct {
-	to    map[workbench.Stream]io.Writer
-	shown []*terminal.Writer
-	at    map[workbench.Stream]int64 // raw bytes printed
+	to map[workbench.Stream]io.Writer // terminal.Writer where it is shown
+	at map[workbench.Stream]int64     // raw bytes printed
+	// lost is told once of a stream that cannot be printed any more; the rest
+	// of it is passed over. Without it that is an error of the call.
+	lost func(workbench.Stream, error)
+	gone map[workbench.Stream]bool
 }
 
 func (a *app) printer() *printer {
-	p := &printer{to: map[workbench.Stream]io.Writer{}, at: map[workbench.Stream]int64{}}
-	p.to[workbench.Stdout] = p.shield(a.out, a.outTTY)
-	p.to[workbench.Stderr] = p.shield(a.err, a.errTTY)
+	p := &printer{to: map[workbench.Stream]io.Writer{}, at: map[workbench.Stream]int64{}, gone: map[workbench.Stream]bool{}}
+	p.to[workbench.Stdout] = shield(a.out, a.outTTY)
+	p.to[workbench.Stderr] = shield(a.err, a.errTTY)
 	return p
 }
 
-func (p *printer) shield(w io.Writer, tty bool) io.Writer {
+// only makes p print one stream alone, from offset on, to this process's
+// standard output.
+func (p *printer) only(a *app, stream workbench.Stream, offset int64) {
+	p.to = map[workbench.Stream]io.Writer{stream: shield(a.out, a.outTTY)}
+	p.at[stream] = offset
+}
+
+func shield(w io.Writer, tty bool) io.Writer {
 	if !tty {
 		return w
 	}
-	t := terminal.NewWriter(w)
-	p.shown = append(p.shown, t)
-	return t
+	return terminal.NewWriter(w)
 }
 
 // events prints output until the terminal event.
@@ -69,14 +77,29 @@ func (p *printer) chunk(c sdk.Chunk) error {
 		return workbench.E(workbench.CodeInternal, "the output of the run has a gap: %s byte %d follows %d", c.Stream, c.Offset, p.at[c.Stream])
 	}
 	p.at[c.Stream] += c.Length
+	if p.gone[c.Stream] {
+		return nil
+	}
 	_, err = w.Write(b)
-	return err
+	return p.wrote(c.Stream, err)
+}
+
+// wrote takes the outcome of a write.
+func (p *printer) wrote(stream workbench.Stream, err error) error {
+	if err == nil || p.lost == nil {
+		return err
+	}
+	p.gone[stream] = true
+	p.lost(stream, err)
+	return nil
 }
 
 func (p *printer) close() error {
 	var err error
-	for _, t := range p.shown {
-		err = errors.Join(err, t.Close())
+	for stream, w := range p.to {
+		if t, ok := w.(*terminal.Writer); ok && !p.gone[stream] {
+			err = errors.Join(err, p.wrote(stream, t.Close()))
+		}
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,7 +56,7 @@ func (a *app) runCommand() *cobra.Command {
 		},
 	}
 	fl := c.Flags()
-	fl.StringArrayVar(&f.files, "file", nil, "file to put into the workspace, as FILE or FILE=PATH; may be repeated")
+	fl.StringArrayVar(&f.files, "file", nil, "file or directory to put into the workspace, as FILE or FILE=PATH; may be repeated")
 	fl.StringVar(&f.out, "out", "", "directory for the files the program saved or changed")
 	fl.StringVar(&f.language, "language", "", "python, javascript, typescript or bash; default by the file's name")
 	fl.StringVar(&f.size, "size", "", "sandbox size: standard, medium or large")
@@ -102,6 +101,13 @@ func (a *app) submission(f runFlags, file string, args []string) (sdk.CreateRun,
 	if r.Code, err = a.readText(file, "the program", "FILE"); err != nil {
 		return r, err
 	}
+	if strings.TrimSpace(r.Code) == "" {
+		what := file
+		if file == "-" {
+			what = "the program on standard input"
+		}
+		return r, workbench.E(workbench.CodeInvalidRequest, "%s is empty", what).WithHint("give a program to run; a comment is one")
+	}
 	if f.stdin != "" {
 		if r.Stdin, err = a.readText(f.stdin, "the program's input", "--stdin"); err != nil {
 			return r, err
@@ -117,8 +123,12 @@ func (a *app) submission(f runFlags, file string, args []string) (sdk.CreateRun,
 		if !given {
 			value, given = os.LookupEnv(name)
 		}
-		if name == "" || !given {
+		switch {
+		case name == "":
 			return r, workbench.E(workbench.CodeInvalidRequest, "--env takes NAME=VALUE, or the NAME of a variable that is set").WithField("env")
+		case !given:
+			return r, workbench.E(workbench.CodeInvalidRequest, "--env %s: no variable of that name is set", name).WithField("env").
+				WithHint("set and export it, or give its value: --env %s=VALUE", name)
 		}
 		r.Env[name] = value
 	}
@@ -169,56 +179,6 @@ func (a *app) readText(file, what, argument string) (string, error) {
 	return string(raw), nil
 }
 
-// input is a local file for the workspace.
-type input struct {
-	arg        string // as it was given
-	file, path string
-}
-
-func (f runFlags) inputs() ([]input, error) {
-	var all []input
-	for _, arg := range f.files {
-		in := input{arg: arg, file: arg, path: filepath.Base(arg)}
-		if _, err := os.Stat(arg); err != nil {
-			if i := strings.LastIndex(arg, "="); i > 0 {
-				in = input{arg: arg, file: arg[:i], path: arg[i+1:]}
-			}
-		}
-		opened, _, err := openInput(in.file) // before anything is sent
-		if err != nil {
-			return nil, err
-		}
-		_ = opened.Close() // nothing was read
-		if in.path, err = workbench.CleanPath("file", in.path); err != nil {
-			return nil, err
-		}
-		for _, other := range all {
-			if other.path == in.path {
-				return nil, workbench.E(workbench.CodePathConflict, "--file %s and --file %s would be at the same path: %s", other.arg, arg, in.path).WithField("file").
-					WithHint("give one of them another path: --file %s=PATH", in.file)
-			}
-		}
-		all = append(all, in)
-	}
-	return all, nil
-}
-
-// openInput opens a local file that is to be uploaded, and tells its length. It
-// waits for nobody: a FIFO is refused, not read.
-func openInput(name string) (*os.File, int64, error) {
-	st, err := os.Stat(name)
-	if err == nil && !st.Mode().IsRegular() {
-		return nil, 0, workbench.E(workbench.CodeInvalidRequest, "not a regular file: %s", name).WithField("file").WithHint("name files one by one, or pack them")
-	}
-	var f *os.File
-	if err == nil {
-		if f, err = os.Open(name); err == nil {
-			return f, st.Size(), nil
-		}
-	}
-	return nil, 0, workbench.E(workbench.CodeInvalidRequest, "the file cannot be read: %s", name).WithField("file").WithHint("check its name and its permissions").Caused(err)
-}
-
 // runProgram is `workbench run`.
 func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string, args []string) (err error) {
 	if f.session != "" && (f.size != "" || f.image != "") {
@@ -229,7 +189,7 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	if err != nil {
 		return err
 	}
-	inputs, err := f.inputs()
+	inputs, err := a.inputs(f.files)
 	if err != nil {
 		return err
 	}
@@ -266,10 +226,11 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	if err != nil {
 		return err
 	}
-	receipt, err := a.follow(ctx, client, run.ID)
+	receipt, unshown, err := a.follow(ctx, client, run.ID)
 	if err != nil {
 		return err
 	}
+	defer func() { a.also(unshown, &err) }() // the run and its files come first
 	// From here on the run has ended; a person who interrupted it still gets
 	// its files.
 	ctx = context.WithoutCancel(ctx)
@@ -282,10 +243,10 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 			return err
 		}
 	} else if f.quiet {
-		a.cut("stdout", receipt.Outputs.Stdout) // what is missing is said all the same
-		a.cut("stderr", receipt.Outputs.Stderr)
+		a.cut(workbench.Stdout, receipt.Outputs.Stdout, client.again) // what is missing is said all the same
+		a.cut(workbench.Stderr, receipt.Outputs.Stderr, client.again)
 	} else {
-		a.summary(receipt, saved, f.out)
+		a.summary(receipt, saved, f.out, client.again)
 	}
 	if status := exitOf(receipt.Run); status != 0 {
 		return exitError(status)
@@ -299,64 +260,6 @@ func (a *app) closeSession(client *client, id string, err *error) {
 	defer cancel()
 	_, closeErr := client.CloseAgentSession(ctx, id)
 	a.also(closeErr, err)
-}
-
-func upload(ctx context.Context, client *client, session string, in input) (workbench.Artifact, error) {
-	f, length, err := openInput(in.file)
-	if err != nil {
-		return workbench.Artifact{}, err
-	}
-	defer f.Close()
-	return client.UploadSessionArtifact(ctx, session, sdk.Upload{Name: filepath.Base(in.path), Path: in.path, Size: length}, f)
-}
-
-// follow prints a run's output as it comes and returns its receipt. If ctx
-// ends, or the output cannot be printed, the run is cancelled and its end is
-// waited for.
-func (a *app) follow(ctx context.Context, client *client, runID string) (workbench.Receipt, error) {
-	over := context.WithoutCancel(ctx)
-	cancelled := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(cancelled)
-		a.note("cancelling the run; press Ctrl-C again to leave at once")
-		a.cancelRun(over, client, runID)
-	})
-	var err error
-	if !a.json {
-		p := a.printer()
-		err = errors.Join(p.events(client.Events(over, runID, 0)), p.close())
-		switch {
-		case workbench.HasCode(err, workbench.CodeUnavailable): // its patience is over
-			if !stop() {
-				<-cancelled
-			}
-			return workbench.Receipt{}, gaveUp(err, runID)
-		case err != nil:
-			a.cancelRun(over, client, runID)
-		}
-	}
-	receipt, waitErr := client.WaitForSessionRun(over, runID)
-	if !stop() {
-		<-cancelled
-	}
-	return receipt, gaveUp(errors.Join(err, waitErr), runID)
-}
-
-// gaveUp adds to the error of a server that stays away how to get at the run
-// later.
-func gaveUp(err error, runID string) error {
-	if !workbench.HasCode(err, workbench.CodeUnavailable) {
-		return err
-	}
-	return workbench.AsError(err).WithHint("the run goes on without this command, or is settled when the server starts again: workbench runs show %s --wait", runID)
-}
-
-func (a *app) cancelRun(ctx context.Context, client *client, runID string) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if _, err := client.CancelRun(ctx, runID); err != nil {
-		a.note("the run could not be cancelled: %v", err)
-	}
 }
 
 // exitOf is the exit status for a run's end: the program's own code where it
@@ -377,7 +280,8 @@ func exitOf(r workbench.Run) int {
 }
 
 // summary says on stderr how the run ended and where its files are.
-func (a *app) summary(r workbench.Receipt, saved []savedFile, out string) {
+// again is what makes a later command speak to the same server.
+func (a *app) summary(r workbench.Receipt, saved []savedFile, out, again string) {
 	a.note("%s", ending(r.Run))
 	if len(r.LimitsHit) > 0 {
 		a.note("limits met: %s", strings.Join(r.LimitsHit, ", "))
@@ -385,14 +289,26 @@ func (a *app) summary(r workbench.Receipt, saved []savedFile, out string) {
 	for _, n := range r.Notices {
 		a.note("%s: %s", n.Code, n.Detail)
 	}
-	a.cut("stdout", r.Outputs.Stdout)
-	a.cut("stderr", r.Outputs.Stderr)
+	a.cut(workbench.Stdout, r.Outputs.Stdout, again)
+	a.cut(workbench.Stderr, r.Outputs.Stderr, again)
 	for _, s := range saved {
 		a.note("%s", s.line())
 	}
-	if out == "" && r.Files.Total > 0 {
-		a.note("the run changed %s; --out DIR brings %s here", counted(r.Files.Total, "file"), themOrIt(r.Files.Total))
+	if n := toFetch(r); out == "" && n > 0 {
+		a.note("the run changed %s: workbench runs files %s --out DIR%s brings %s here", counted(n, "file"), r.ID, again, themOrIt(n))
 	}
+}
+
+// toFetch is how many files of a run can be had: not what it removed, and not
+// the directories, as far as the receipt lists what was changed.
+func toFetch(r workbench.Receipt) int {
+	n := r.Files.Total
+	for _, f := range r.Files.Items {
+		if f.Change == workbench.ChangeRemoved || f.Type != "file" {
+			n--
+		}
+	}
+	return n
 }
 
 // ending is one line about how a run ended.
@@ -417,7 +333,7 @@ func ending(r workbench.Run) string {
 }
 
 // cut says what of a stream was not captured.
-func (a *app) cut(stream string, info workbench.StreamInfo) {
+func (a *app) cut(stream workbench.Stream, info workbench.StreamInfo, again string) {
 	if !info.Truncated {
 		return
 	}
@@ -427,6 +343,7 @@ func (a *app) cut(stream string, info workbench.StreamInfo) {
 		if info.FileTruncated {
 			rest = "a part of the rest is in " + info.FileID
 		}
+		rest += ": workbench artifact download " + info.FileID + again
 	}
 	a.note("%s shows %s of %s; %s", stream, size(info.CapturedBytes), size(info.TotalBytes), rest)
 }

@@ -17,7 +17,7 @@ func (a *app) runsCommand() *cobra.Command {
 	var l local
 	c := group(&cobra.Command{Use: "runs", Short: "List, read, follow and cancel runs"})
 	l.flags(c.PersistentFlags(), localData())
-	c.AddCommand(a.runsList(&l), a.runsShow(&l), a.runsCancel(&l), a.runsOutput(&l), a.runsEvents(&l), a.runsFiles(&l))
+	c.AddCommand(a.runsList(&l), a.runsShow(&l), a.runsCancel(&l), a.runsOutput(&l), a.runsEvents(&l), a.runsFiles(&l), a.runsDownload(&l))
 	return c
 }
 
@@ -85,12 +85,12 @@ func (a *app) showRun(r workbench.Receipt) error {
 		}
 	}
 	for _, f := range r.Artifacts {
-		if err := a.fields("retained", fmt.Sprintf("%s  %s  %s", f.ID, f.Path, size(f.Size))); err != nil {
+		if err := a.fields("retained", fmt.Sprintf("%s  %s  %s", f.ID, f.Path, a.bytes(f.Size))); err != nil {
 			return err
 		}
 	}
 	for _, f := range r.Files.Items {
-		if err := a.fields(string(f.Change), fmt.Sprintf("%s  %s", f.Path, size(f.Size))); err != nil {
+		if err := a.fields(string(f.Change), fmt.Sprintf("%s  %s", f.Path, a.bytes(f.Size))); err != nil {
 			return err
 		}
 	}
@@ -108,59 +108,6 @@ func (a *app) runsCancel(l *local) *cobra.Command {
 			}
 			return a.fields("run", r.ID, "status", string(r.Status), "reason", string(r.Reason))
 		}),
-	}
-}
-
-func (a *app) runsOutput(l *local) *cobra.Command {
-	var stream string
-	var offset int64
-	var follow bool
-	c := &cobra.Command{
-		Use: "output RUN", Short: "Print what a run wrote", Args: exactly(1),
-		Long: "Prints one stream as far as it was captured: exact bytes where the output is piped. With --follow both streams are printed, as they are written, until the run ends.",
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				if follow {
-					p := a.printer()
-					if err := p.events(client.Events(ctx, args[0], 0)); err != nil {
-						return err
-					}
-					return p.close()
-				}
-				return a.pages(ctx, client, args[0], workbench.Stream(stream), offset)
-			})
-		},
-	}
-	c.Flags().StringVar(&stream, "stream", "stdout", "stdout or stderr")
-	c.Flags().Int64Var(&offset, "offset", 0, "first byte to print")
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "print both streams until the run ends")
-	return c
-}
-
-// pages prints one stream from offset on, as far as it goes now.
-func (a *app) pages(ctx context.Context, client *client, runID string, stream workbench.Stream, offset int64) error {
-	if a.json {
-		page, err := client.Output(ctx, runID, workbench.OutputQuery{Stream: stream, Offset: offset, Limit: workbench.MaxOutputPage})
-		if err != nil {
-			return err
-		}
-		return a.encode(a.out, page)
-	}
-	p := a.printer()
-	p.to[stream] = p.shield(a.out, a.outTTY)
-	p.at[stream] = offset
-	for {
-		page, err := client.Output(ctx, runID, workbench.OutputQuery{Stream: stream, Offset: p.at[stream], Limit: workbench.MaxOutputPage, Encoding: workbench.EncodingBase64})
-		if err != nil {
-			return err
-		}
-		if page.NextOffset == page.Offset {
-			return p.close()
-		}
-		err = p.chunk(sdk.Chunk{Stream: stream, Offset: page.Offset, Length: page.NextOffset - page.Offset, Base64: page.Text})
-		if err != nil {
-			return err
-		}
 	}
 }
 
@@ -202,24 +149,4 @@ func (a *app) event(e sdk.Event) error {
 	}
 	_, err := fmt.Fprintf(a.out, "%d\t%s\t%s\t%s\n", e.Seq, a.when(e.At), e.Kind, terminal.Line(what))
 	return err
-}
-
-func (a *app) runsFiles(l *local) *cobra.Command {
-	var p paging
-	c := &cobra.Command{
-		Use: "files RUN", Short: "List the files a run changed", Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				list, err := client.RunFiles(ctx, args[0], p.page())
-				if err != nil {
-					return err
-				}
-				return showPage(a, list, list.Items, list.NextCursor, []string{"CHANGE", "TYPE", "SIZE", "PATH", "SHA256"}, func(f workbench.ChangedFile) []string {
-					return []string{string(f.Change), f.Type, a.bytes(f.Size), f.Path, f.SHA256}
-				})
-			})
-		},
-	}
-	p.flags(c.Flags())
-	return c
 }

@@ -71,6 +71,9 @@ func (f serveFlags) log(w io.Writer) (*slog.Logger, error) {
 }
 
 func (a *app) serve(ctx context.Context, l *local, f serveFlags) error {
+	if err := needRoot(); err != nil {
+		return err
+	}
 	if (f.cert == "") != (f.key == "") {
 		return workbench.E(workbench.CodeInvalidRequest, "--tls-cert and --tls-key go together")
 	}
@@ -92,7 +95,7 @@ func (a *app) serve(ctx context.Context, l *local, f serveFlags) error {
 	defer listener.Close()
 	s, err := openServer(ctx, l.options)
 	if err != nil {
-		return err
+		return inUse(err, l.options.DataDir)
 	}
 	if err := a.showAdminKey(s.AdminKey(), f.keyFile); err != nil {
 		return errors.Join(err, s.Close(ctx))

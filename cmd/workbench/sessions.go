@@ -196,7 +196,7 @@ func (a *app) showSession(s workbench.Session) error {
 	}
 	return a.fields("session", s.ID, "state", string(s.State), "kind", string(s.Kind), "agent", s.Agent, "labels", strings.Join(labels, ", "),
 		"tools", strings.Join(tools, ", "), "connections", strings.Join(s.Aliases, ", "),
-		"size", s.Size, "memory", size(s.Limits.MemoryBytes), "workspace", size(s.Limits.WorkspaceBytes), "timeout", millis(s.Limits.TimeoutMs),
+		"size", s.Size, "memory", a.bytes(s.Limits.MemoryBytes), "workspace", a.bytes(s.Limits.WorkspaceBytes), "timeout", millis(s.Limits.TimeoutMs),
 		"driver", s.Driver, "isolation", s.Isolation, "image", s.Image,
 		"generation", fmt.Sprint(s.Generation), "revision", fmt.Sprint(s.Revision),
 		"created", a.when(s.CreatedAt), "expires", a.when(s.ExpiresAt), "ended", a.whenever(s.EndedAt))
@@ -296,7 +296,7 @@ func (a *app) sizesCommand() *cobra.Command {
 						if !s.Available {
 							available = "no: " + s.Reason
 						}
-						rows = append(rows, []string{s.Name, strconv.FormatFloat(s.Limits.CPUs, 'g', -1, 64), size(s.Limits.MemoryBytes), size(s.Limits.WorkspaceBytes), available, s.Description})
+						rows = append(rows, []string{s.Name, strconv.FormatFloat(s.Limits.CPUs, 'g', -1, 64), a.bytes(s.Limits.MemoryBytes), a.bytes(s.Limits.WorkspaceBytes), available, s.Description})
 					}
 					return a.table([]string{"SIZE", "CPUS", "MEMORY", "WORKSPACE", "AVAILABLE", "FOR"}, rows)
 				})

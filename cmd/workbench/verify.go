@@ -25,6 +25,7 @@ type verifyFlags struct {
 	driver              string
 	runsc, runc         string
 	rows                []string
+	list                bool
 }
 
 func (a *app) verifyCommand() *cobra.Command {
@@ -44,11 +45,20 @@ func (a *app) verifyCommand() *cobra.Command {
 	fl.StringVar(&f.driver, "driver", envOr("WORKBENCH_DRIVER", "runsc"), "runtime: runsc or runc [WORKBENCH_DRIVER]")
 	fl.StringVar(&f.runsc, "runsc", "", "runsc to use instead of the embedded one")
 	fl.StringVar(&f.runc, "runc", "", "runc to use instead of the embedded one")
+	fl.BoolVar(&f.list, "list", false, "list the rows there are, and try nothing")
 	fl.StringSliceVar(&f.rows, "row", nil, "only these rows, such as H01,H43; may be repeated")
 	return c
 }
 
 func (a *app) verify(ctx context.Context, f verifyFlags) error {
+	if f.list {
+		return a.verifyRows()
+	}
+	for _, row := range f.rows {
+		if !verify.Known(verifyRow(row)) {
+			return workbench.E(workbench.CodeInvalidRequest, "--row: there is no row %q", row).WithHint("workbench verify --list lists them")
+		}
+	}
 	if os.Geteuid() != 0 {
 		return workbench.E(workbench.CodeRuntimeUnavailable, "starting sandboxes needs root, and this process runs as user %d", os.Geteuid()).
 			WithHint("run this command as root; code in sandboxes runs unprivileged")
@@ -73,11 +83,29 @@ func (a *app) verify(ctx context.Context, f verifyFlags) error {
 	return nil
 }
 
+// verifyRow is a row's id as it is written in the table.
+func verifyRow(s string) string { return strings.ToUpper(strings.TrimSpace(s)) }
+
+// verifyRows lists what can be verified.
+func (a *app) verifyRows() error {
+	type row struct {
+		ID   string `json:"id"`
+		Case string `json:"case"`
+	}
+	var items []row
+	var rows [][]string
+	for id, name := range verify.Cases() {
+		items = append(items, row{id, name})
+		rows = append(rows, []string{id, name})
+	}
+	return a.print(workbench.List[row]{Items: items}, func() error { return a.table([]string{"ROW", "CASE"}, rows) })
+}
+
 // options find the runtime, the guest and the image, as the server does.
 func (f verifyFlags) options(ctx context.Context) (verify.Options, error) {
 	o := verify.Options{KernelFlaws: kernelFlaws(ctx)}
 	for _, row := range f.rows {
-		o.Rows = append(o.Rows, strings.ToUpper(strings.TrimSpace(row)))
+		o.Rows = append(o.Rows, verifyRow(row))
 	}
 	var chosen string
 	switch o.Kind = oci.Kind(f.driver); o.Kind {
