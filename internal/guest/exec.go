@@ -161,6 +161,7 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	}
 	p.stop(reason != "" || e.groupEnded())
 	p.outputs.Wait()
+	p.closeAll()
 	e.broker.finish(callsGrace)
 	for _, limit := range p.limits() {
 		e.hit(limit)

@@ -243,3 +243,19 @@ func TestScanOfANearlyEmptyWorkspaceIsFast(t *testing.T) {
 		}
 	})
 }
+
+// TestScanWithFullScratch: what code fills up is not what the guest needs.
+func TestScanWithFullScratch(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		restored, err := s.Client.Restore(t.Context(), &source{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := s.code(t, workbench.Bash, "dd if=/dev/zero of=/tmp/full bs=1M 2>/dev/null; dd if=/dev/zero of=/dev/shm/full bs=1M 2>/dev/null; echo a > w.txt; cat w.txt")
+		o.want(t, 0, "a\n")
+		found, _ := s.scan(t, restored.Token)
+		if string(found.content["w.txt"]) != "a\n" {
+			t.Errorf("the scan found %q", found.order)
+		}
+	})
+}

@@ -66,14 +66,18 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 		c.Env = e.b.environment(own)
 		return c, nil
 	case workbench.Bash:
-		// The assignment makes $0 and messages say the script's name; it stays
-		// on the first line, so that line numbers are the script's.
-		path, err := e.writeSource("main.sh", append([]byte("BASH_ARGV0="+shellQuote(name)+"; "), source...))
-		if err != nil {
+		// Bash calls a script what it was called with: it starts where the script
+		// is, and goes where it belongs before the script's first command, on the
+		// same line, so that line numbers are the script's.
+		place := filepath.Join(e.dir, "script")
+		if err := os.Mkdir(place, 0o755); err != nil {
 			return nil, err
 		}
-		c.Dir = []byte(dir)
-		c.Argv = toBytes(append([]string{interpreters[workbench.Bash], path}, e.r.Args...))
+		if err := os.WriteFile(filepath.Join(place, name), append([]byte("cd -- "+shellQuote(dir)+" || exit 126; unset OLDPWD; "), source...), 0o444); err != nil {
+			return nil, err
+		}
+		c.Dir = []byte(place)
+		c.Argv = toBytes(append([]string{interpreters[workbench.Bash], "--", name}, e.r.Args...))
 		c.Env = e.b.environment(own)
 		return c, nil
 	case workbench.TypeScript:

@@ -1,11 +1,13 @@
 package guest_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/sandbox/oci"
 )
 
 type languageCase struct {
@@ -286,5 +288,63 @@ print(workbench.save("x", "y").status)
 `)
 			o.want(t, 0, "body_too_large\nforbidden\ninvalid_request\ninvalid_request\nsaved\n")
 		})
+	})
+}
+
+// TestPrint: the print of this place is the built-in one to every program.
+func TestPrint(t *testing.T) {
+	s := MustSession(t, oci.Runsc)
+	o := s.code(t, workbench.Python, `
+import contextlib, io, pickle, sys
+print(1, "a", None, sep="-", end="!\n", flush=True)
+print(pickle.loads(pickle.dumps(print)) is print, print.__name__, print.__module__)
+with contextlib.redirect_stdout(io.StringIO()) as held: print("held", 2)
+print(repr(held.getvalue()))
+print("to stderr", file=sys.stderr)
+for wrong in ({"sep": 3}, {"end": 3}, {"nosuch": 3}):
+    try: print(1, **wrong)
+    except TypeError as e: print(e)
+class Broken:
+    def __str__(self): raise ValueError("no text")
+print(Broken())
+`)
+	o.want(t, 1, "1-a-None!\nTrue print builtins\n'held 2\\n'\nsep must be None or a string, not int\nend must be None or a string, not int\nprint() got an unexpected keyword argument 'nosuch'\n")
+	want := "to stderr\nTraceback (most recent call last):\n  File \"/mnt/files/main.py\", line 13, in <module>\n    print(Broken())\n    ~~~~~^^^^^^^^^^\n  File \"/mnt/files/main.py\", line 12, in __str__\n    def __str__(self): raise ValueError(\"no text\")\n                       ^^^^^^^^^^^^^^^^^^^^^^^^^^^\nValueError: no text\n"
+	if o.stderr != want {
+		t.Errorf("stderr %q\nwant   %q", o.stderr, want)
+	}
+}
+
+// TestManyPrints: a pipe that is read in between loses and repeats nothing.
+func TestManyPrints(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		o := s.code(t, workbench.Python, "import sys\nfor i in range(20000): print(i, 'é' * (i % 7)); i % 100 or print(i, file=sys.stderr)")
+		var out, err strings.Builder
+		for i := range 20000 {
+			fmt.Fprintln(&out, i, strings.Repeat("é", i%7))
+			if i%100 == 0 {
+				fmt.Fprintln(&err, i)
+			}
+		}
+		o.want(t, 0, out.String())
+		if o.stderr != err.String() {
+			t.Errorf("stderr has %d bytes, want %d", len(o.stderr), err.Len())
+		}
+	})
+}
+
+// TestBashNames: messages name the script, not where it is kept.
+func TestBashNames(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		o := s.code(t, workbench.Bash, "nosuch\necho $0 $PWD ${OLDPWD-none} ${BASH_SOURCE[0]} $LINENO $#\nexit 3")
+		o.want(t, 3, "main.sh /mnt/files none main.sh 2 0\n")
+		if want := "main.sh: line 1: nosuch: command not found\n"; o.stderr != want {
+			t.Errorf("stderr %q, want %q", o.stderr, want)
+		}
+		o = s.code(t, workbench.Bash, "echo a\nif then")
+		o.want(t, 2, "a\n")
+		if want := "main.sh: line 2: syntax error near unexpected token `then'\nmain.sh: line 2: `if then'\n"; o.stderr != want {
+			t.Errorf("stderr %q, want %q", o.stderr, want)
+		}
 	})
 }

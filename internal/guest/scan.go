@@ -32,7 +32,7 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 	base := s.tree.base(r.Base)
 	var w *walker
 	err = asUser(func() error {
-		trust := base != nil && base.quiet && s.tree.timesTell()
+		trust := base != nil && base.quiet && s.tree.times
 		if w, err = s.tree.look(ctx, b.limits, base, trust, quiet); err != nil {
 			return err
 		}

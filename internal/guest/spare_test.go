@@ -58,7 +58,7 @@ func TestUnusedInterpretersGo(t *testing.T) {
 		s.code(t, workbench.Python, "0").want(t, 0, "")
 	}
 	time.Sleep(warm)
-	if got := s.age(t, workbench.JavaScript); got > time.Second {
+	if got := s.age(t, workbench.JavaScript); got > warm/2 {
 		t.Errorf("the interpreter of JavaScript waited for %v, through four runs of Python", got)
 	}
 }

@@ -3,7 +3,6 @@ package guest
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"os"
 	"strconv"
 	"sync"
@@ -41,10 +40,12 @@ type process struct {
 	control *os.File
 	report  *os.File
 	stdin   *os.File
-	out     [2]*os.File
+	out     [2]int // of the program's stdout and stderr; pump's once it is attached
+	halt    int    // an eventfd: what the output pipes hold is all
 	outputs sync.WaitGroup
 	feeds   sync.WaitGroup
 	ready   chan struct{} // closed once a driver waits for its code
+	stopped chan struct{} // closed once what the pipes hold is all
 
 	mu    sync.Mutex
 	met   []string    // limits that the driver says ended the program
@@ -75,7 +76,7 @@ func pipe(childReads bool) (mine *os.File, its int, err error) {
 // startProcess starts a stage in the group: it waits for its specification.
 // Until it is admitted, it does not count as user code, which it may not run.
 func startProcess(g *group, admitted bool) (*process, error) {
-	p := &process{group: g, ready: make(chan struct{})}
+	p := &process{group: g, out: [2]int{-1, -1}, halt: -1, ready: make(chan struct{}), stopped: make(chan struct{})}
 	var its []int
 	defer func() {
 		for _, fd := range its {
@@ -83,16 +84,29 @@ func startProcess(g *group, admitted bool) (*process, error) {
 		}
 	}()
 	var err error
-	for _, f := range []struct {
-		to         **os.File
-		childReads bool
-	}{{&p.stdin, true}, {&p.out[0], false}, {&p.out[1], false}, {&p.spec, true}, {&p.control, true}, {&p.report, false}} {
+	file := func(to **os.File, childReads bool) {
 		if err == nil {
 			var fd int
-			if *f.to, fd, err = pipe(f.childReads); err == nil {
+			if *to, fd, err = pipe(childReads); err == nil {
 				its = append(its, fd)
 			}
 		}
+	}
+	file(&p.stdin, true)
+	for i := range p.out {
+		if err == nil {
+			var fds [2]int
+			if err = unix.Pipe2(fds[:], unix.O_CLOEXEC); err == nil {
+				p.out[i], its = fds[0], append(its, fds[1])
+				err = unix.SetNonblock(fds[0], true)
+			}
+		}
+	}
+	file(&p.spec, true)
+	file(&p.control, true)
+	file(&p.report, false)
+	if err == nil {
+		p.halt, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	}
 	if err == nil {
 		p.pid, err = g.spawn(its, admitted, p.exited)
@@ -105,9 +119,15 @@ func startProcess(g *group, admitted bool) (*process, error) {
 }
 
 func (p *process) closeAll() {
-	for _, f := range []*os.File{p.spec, p.control, p.report, p.stdin, p.out[0], p.out[1]} {
+	for _, f := range []*os.File{p.spec, p.control, p.report, p.stdin} {
 		if f != nil {
 			f.Close()
+		}
+	}
+	for _, fd := range []*int{&p.out[0], &p.out[1], &p.halt} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
 		}
 	}
 }
@@ -181,7 +201,9 @@ func (p *process) awaitReady(most time.Duration) {
 // attach makes the process the exec's.
 func (p *process) attach(e *execution) {
 	for i, tail := range []*guestwire.Tail{e.x.Stdout, e.x.Stderr} {
-		p.outputs.Go(func() { pump(p.out[i], tail) })
+		fd := p.out[i]
+		p.out[i] = -1
+		p.outputs.Go(func() { p.pump(fd, tail) })
 	}
 	p.onExit(func(ev groupEvent) { e.end(unix.WaitStatus(ev.Status), ev.MaxRSS) })
 }
@@ -203,11 +225,10 @@ func (p *process) feed(control, stdin []byte) {
 // stop ends the reading: at once what the pipes hold, or, when nobody has the
 // other ends any more, up to their end.
 func (p *process) stop(gone bool) {
+	close(p.stopped)
 	now := time.Unix(1, 0)
 	if !gone {
-		for _, f := range p.out {
-			_ = f.SetReadDeadline(now)
-		}
+		_, _ = unix.Write(p.halt, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // cannot fail: the counter is 0
 	}
 	_ = p.control.SetWriteDeadline(now)
 	_ = p.stdin.SetWriteDeadline(now)
@@ -218,43 +239,56 @@ func (p *process) stop(gone bool) {
 	p.feeds.Wait()
 }
 
-// pump copies a program's output into its tail until the pipe ends, or a
-// deadline says that what it holds is all.
-func pump(f *os.File, tail *guestwire.Tail) {
-	defer f.Close()
+// gather is how long the reader of a pipe lets output add up that comes in small
+// pieces: a program that prints much must not wake it with every line.
+const gather = 2 * time.Millisecond
+
+// pump copies a program's output into its tail until the pipe ends, or stop says
+// that what it holds is all. It waits by itself and not through the runtime,
+// which every write into the pipe would wake.
+func (p *process) pump(fd int, tail *guestwire.Tail) {
+	defer func() { _ = unix.Close(fd) }()
 	buf := make([]byte, 64<<10)
+	wait := time.NewTimer(0)
+	defer wait.Stop()
 	for {
-		n, err := f.Read(buf)
-		if n > 0 {
-			_, _ = tail.Write(buf[:n]) // fails only after Close
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(p.halt), Events: unix.POLLIN}}
+		if _, err := unix.Poll(poll, -1); err == unix.EINTR {
+			continue
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			drain(f, tail, buf)
+		if poll[1].Revents != 0 {
+			drain(fd, tail, buf)
 			return
 		}
-		if err != nil {
+		n, err := unix.Read(fd, buf)
+		switch {
+		case err == unix.EINTR || err == unix.EAGAIN:
+			continue
+		case n <= 0:
 			return
+		}
+		_, _ = tail.Write(buf[:n]) // fails only after Close
+		if n < len(buf)/2 {
+			wait.Reset(gather)
+			select {
+			case <-wait.C:
+			case <-p.stopped:
+			}
 		}
 	}
 }
 
 // drain reads what is in the pipe now, and no more: somebody may go on writing.
-func drain(f *os.File, tail *guestwire.Tail, buf []byte) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Control(func(fd uintptr) {
-		left, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
-		for err == nil && left > 0 {
-			var n int
-			if n, err = unix.Read(int(fd), buf[:min(left, len(buf))]); n <= 0 {
-				return
-			}
-			_, _ = tail.Write(buf[:n])
-			left -= n
+func drain(fd int, tail *guestwire.Tail, buf []byte) {
+	left, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	for err == nil && left > 0 {
+		var n int
+		if n, err = unix.Read(fd, buf[:min(left, len(buf))]); n <= 0 {
+			return
 		}
-	})
+		_, _ = tail.Write(buf[:n])
+		left -= n
+	}
 }
 
 // follow reads what the driver says: that it is ready for its code, what ended

@@ -22,11 +22,10 @@ type tree struct {
 	mu    sync.Mutex  // held by whoever scans or writes
 	known []*snapshot // at most two: the base of the last scan, and its outcome
 
-	probe sync.Once
 	times bool // file times tell every change, also by mapped memory
 }
 
-func newTree() *tree { return &tree{} }
+func newTree() *tree { return &tree{times: timesTell()} }
 
 // snapshot is one state of the workspace.
 type snapshot struct {
@@ -77,30 +76,29 @@ func (t *tree) keep(base, now *snapshot) {
 	t.known = append(t.known, now)
 }
 
-// timesTell finds out, once, whether the kernel changes a file's times when
-// memory that is mapped from it is written. gVisor does not; there, contents
-// are compared. It is called with user code's identity.
-func (t *tree) timesTell() bool {
-	t.probe.Do(func() {
-		f, err := os.CreateTemp("/dev/shm", ".probe-*")
-		if err != nil {
-			return
-		}
-		defer f.Close()
-		defer os.Remove(f.Name())
-		if f.Truncate(4096) != nil || os.Chtimes(f.Name(), time.Unix(1, 0), time.Unix(1, 0)) != nil {
-			return
-		}
-		m, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		if err != nil {
-			return
-		}
-		m[0] = 1
-		_ = unix.Munmap(m)
-		info, err := f.Stat()
-		t.times = err == nil && info.ModTime().After(time.Unix(1, 0))
-	})
-	return t.times
+// timesTell finds out whether the kernel changes a file's times when memory that
+// is mapped from it is written. gVisor does not; there, contents are compared.
+// The file is where code cannot use up the space: a mapped page for which there
+// is none left ends the process that touches it.
+func timesTell() bool {
+	f, err := os.CreateTemp(runDir, ".probe-*")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	defer os.Remove(f.Name())
+	page := make([]byte, 4096)
+	if _, err := f.Write(page); err != nil || os.Chtimes(f.Name(), time.Unix(1, 0), time.Unix(1, 0)) != nil {
+		return false
+	}
+	m, err := unix.Mmap(int(f.Fd()), 0, len(page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return false
+	}
+	m[0] = 1
+	_ = unix.Munmap(m)
+	info, err := f.Stat()
+	return err == nil && info.ModTime().After(time.Unix(1, 0))
 }
 
 // walker collects the workspace. It runs with user code's identity while no
