@@ -338,6 +338,9 @@ func TestUploadForms(t *testing.T) {
 			t.Errorf("%s: got %d %s", name, x.Status, x.Body)
 		}
 	}
+	if x := form("file", "1", "path", "x"); x.Text("hint") != `put "name" and "path" before "file", and leave other parts out; send one file per request` {
+		t.Errorf("a part after: hint %q", x.Text("hint"))
+	}
 	if x := w.Do("POST", path, key, "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\ncut", "Content-Type", "multipart/form-data; boundary=b"); x.Status != 400 || x.Text("code") != "invalid_request" {
 		t.Errorf("a form that ends early: %d %s", x.Status, x.Body)
 	}

@@ -154,7 +154,7 @@ func (l *lastPart) Read(p []byte) (int, error) {
 		return n, err
 	}
 	if _, err := l.form.NextPart(); err == nil {
-		return n, invalid("file", `the part "file" must be the last one`).WithHint("send one file per request")
+		return n, invalid("file", `the part "file" must be the last one`).WithHint(`put "name" and "path" before "file", and leave other parts out; send one file per request`)
 	} else if !errors.Is(err, io.EOF) {
 		return n, formError(err)
 	}
