@@ -74,7 +74,7 @@ func mustWorld(t *testing.T, most int64) *world {
 		WorkspaceInodes: class.WorkspaceInodes, ScratchBytes: class.ScratchBytes, Tasks: class.Tasks, OpenFiles: sandboxtest.OpenFiles, CPUs: class.CPUs}}
 	w.Pool = pool.New(pool.Options{Driver: w.driver, Reserve: w.reserve, Release: func() { w.places.Add(-1) }, Metrics: w})
 	t.Cleanup(func() {
-		w.Pool.Close()
+		w.Close()
 		if n := w.sandboxes(t); n != 0 {
 			t.Errorf("%d sandboxes are left after Close", n)
 		}

@@ -104,9 +104,10 @@ time.sleep(20)
 	t.Logf("the sandbox ended as out_of_memory, peak %d MiB", stats.MemoryPeakBytes>>20)
 }
 
-// mustHit fails unless the run failed for that reason, with that limit listed.
-func mustHit(t *testing.T, out Outcome, reason workbench.Reason, limit string) {
+// mustRunOut fails unless the run failed for want of memory, and says so.
+func mustRunOut(t *testing.T, out Outcome) {
 	t.Helper()
+	reason, limit := workbench.ReasonOutOfMemory, workbench.LimitMemory
 	if out.Reason != reason || !slices.Contains(out.LimitsHit, limit) || (out.ExitCode == 0 && out.Signal == "") {
 		t.Errorf("ended with %d %q, reason %q, limits %v; want reason %q and limit %q\n%s%s",
 			out.ExitCode, out.Signal, out.Reason, out.LimitsHit, reason, limit, out.Stdout, tailText(out.Stderr))
@@ -117,7 +118,7 @@ func tailText(s string) string { return s[max(0, len(s)-500):] }
 
 func oneEater(t *testing.T, box *Session) {
 	out := box.MustPython(t, "print('before', flush=True)\nx = b'\\x01' * 2_000_000_000\nprint('after')")
-	mustHit(t, out, workbench.ReasonOutOfMemory, workbench.LimitMemory)
+	mustRunOut(t, out)
 	if out.Stdout != "before\n" {
 		t.Errorf("printed %q, want what came before the limit", out.Stdout)
 	}
@@ -128,7 +129,7 @@ func oneEater(t *testing.T, box *Session) {
 func eaterWithFullDisks(t *testing.T, box *Session) {
 	box.MustPrint(t, fill+"print(fill('big'), fill('/tmp/big'))")
 	out := box.MustPython(t, "x = b'\\x01' * 2_000_000_000")
-	mustHit(t, out, workbench.ReasonOutOfMemory, workbench.LimitMemory)
+	mustRunOut(t, out)
 	box.MustPrint(t, "import os\nos.unlink('big'); os.unlink('/tmp/big'); print(1)")
 }
 
@@ -143,7 +144,7 @@ for _ in range(60):
 time.sleep(20)
 print('all fit')
 `)
-	mustHit(t, out, workbench.ReasonOutOfMemory, workbench.LimitMemory)
+	mustRunOut(t, out)
 }
 
 // namelessEater holds memory through a descriptor alone.
@@ -158,7 +159,7 @@ for _ in range(100):
 time.sleep(5)
 print('all fit')
 `)
-	mustHit(t, out, workbench.ReasonOutOfMemory, workbench.LimitMemory)
+	mustRunOut(t, out)
 }
 
 func processes(t *testing.T, box *Session) {
