@@ -34,9 +34,11 @@ type Key struct {
 	ProjectID  string     `json:"project"`
 	Kind       KeyKind    `json:"kind"`
 	Name       string     `json:"name"`
-	TenantID   string     `json:"tenant,omitempty"`  // direct keys
-	UserID     string     `json:"user,omitempty"`    // direct keys
-	Tenants    []string   `json:"tenants,omitempty"` // embedded keys: the tenant names it is limited to; empty means any
+	TenantID   string     `json:"tenant,omitempty"`     // direct keys
+	UserID     string     `json:"user,omitempty"`       // direct keys
+	TenantName string     `json:"tenantName,omitempty"` // direct keys: as the operator gave it
+	UserName   string     `json:"userName,omitempty"`   // direct keys: as the operator gave it
+	Tenants    []string   `json:"tenants,omitempty"`    // embedded keys: the tenant names it is limited to; empty means any
 	Scopes     []Scope    `json:"scopes"`
 	SessionID  string     `json:"session,omitempty"` // narrowed to one session
 	Contents   bool       `json:"contents"`          // admin keys: may also read contents

@@ -47,7 +47,7 @@ var descriptions = map[string]string{
 	"stream": "the output stream", "target": "id of what it was done to", "tasks": "processes and threads of user code", "tenant": "tenant id", "tenantFilesBytes": "bytes of a tenant's retained files", "tenants": "names of the tenants it is limited to",
 	"text": "the bytes as text; one U+FFFD for each that belongs to no character", "base64": "the bytes, when they are not valid UTF-8", "timeoutMs": "wall time in effect", "title": "what the code means", "toolCalls": "governed tool calls per run",
 	"tools": "tools the code may call, at exact versions", "total": "how many there are", "totalBytes": "raw bytes that the program wrote", "truncated": "the program wrote more than was captured", "type": "file, dir or symlink",
-	"user": "user id", "version": "exact version", "workspaceBytes": "bytes of the workspace", "workspaceFiles": "files, directories and links of the workspace",
+	"user": "user id", "tenantName": "direct keys: the tenant's name, as it was given", "userName": "direct keys: the user's name, as it was given", "version": "exact version", "workspaceBytes": "bytes of the workspace", "workspaceFiles": "files, directories and links of the workspace",
 
 	"ChangedFile.size": "bytes of a file", "CreatedKey.session": "the one session it may touch", "Event.kind": "status, output, result, file or terminal", "Event.stream": "output: the stream", "Event.text": "output: the bytes as text; never cut inside a character",
 	"Key.session": "the one session it may touch", "Limits.timeoutMs": "default wall time of a run", "LimitsInput.workspaceBytes": "bytes of the workspace; at least 1 MiB", "LimitsInput.memoryBytes": "memory of user code; at least 32 MiB",

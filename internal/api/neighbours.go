@@ -48,7 +48,7 @@ type Identity interface {
 	Authenticate(ctx context.Context, bearer, tenantName, endUserName, groupName, address, requestID string) (workbench.Principal, error)
 	CreateKey(ctx context.Context, p workbench.Principal, r identity.KeyRequest) (workbench.Key, string, error)
 	ListKeys(ctx context.Context, p workbench.Principal, page workbench.Page) (workbench.List[workbench.Key], error)
-	RevokeKey(ctx context.Context, p workbench.Principal, id string) (workbench.Key, error)
+	RevokeKey(ctx context.Context, p workbench.Principal, id string, force bool) (workbench.Key, error)
 }
 
 // Audit is the append-only record of who did what.

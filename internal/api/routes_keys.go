@@ -26,8 +26,10 @@ func keyRoutes() []Route {
 		}),
 		key(Route{
 			Method: http.MethodDelete, Pattern: base + "/keys/{id}", ID: "revokeKey", Target: workbench.KindKey, Action: "key.revoke", Summary: "Revoke a key",
-			Description: "Takes effect with the next request. Revoking twice changes nothing.",
+			Description: "Takes effect with the next request. Revoking twice changes nothing. The project's last admin key is not revoked (409 conflict) unless force is true.",
+			Params:      []Param{{Name: "force", Doc: "true revokes the project's last admin key too", Kind: TextParam, Enum: []string{"true", "false"}}},
 			Replies:     []Reply{ok("The key, revoked.", workbench.Key{})}, handle: revokeKey,
+			Errors: []workbench.Code{workbench.CodeConflict},
 		}),
 		key(Route{
 			Method: http.MethodGet, Pattern: base + "/audit", ID: "listAudit", Summary: "Read the audit trail, newest first",
@@ -67,7 +69,7 @@ func listKeys(c *call) error {
 }
 
 func revokeKey(c *call) error {
-	key, err := c.s.o.Identity.RevokeKey(c.ctx, c.p, c.id)
+	key, err := c.s.o.Identity.RevokeKey(c.ctx, c.p, c.id, c.q.text("force") == "true")
 	if err != nil {
 		return err
 	}

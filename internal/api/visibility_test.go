@@ -96,7 +96,7 @@ func newStage(t *testing.T, w *world) *stage {
 	s.secrets["other project's admin"] = key(identity.KeyRequest{Kind: workbench.KeyAdmin, Contents: true, Project: "second"})
 	s.misplaced = key(identity.KeyRequest{Kind: workbench.KeyEmbedded, Tenants: []string{"globex"}})
 	revoked, secret := w.MustKey(ada)
-	if _, err := w.ids.RevokeKey(t.Context(), workbench.SystemPrincipal(), revoked.ID); err != nil {
+	if _, err := w.ids.RevokeKey(t.Context(), workbench.SystemPrincipal(), revoked.ID, false); err != nil {
 		t.Fatalf("revoking: %v", err)
 	}
 	s.dead["revoked"] = secret

@@ -200,3 +200,40 @@ func mustDispatchAsDead(t *testing.T, data, session, run string) {
 		t.Fatal(err)
 	}
 }
+
+func TestKeysShowNamesAndTheLastAdminKeyStays(t *testing.T) {
+	w := mustWorld(t, nil)
+	made, err := w.admin.CreateKey(t.Context(), sdk.CreateKey{Kind: workbench.KeyDirect, Tenant: "Acme GmbH", User: "ada@acme"})
+	if err != nil || made.TenantName != "Acme GmbH" || made.UserName != "ada@acme" || made.TenantID == "" || made.TenantID == made.TenantName {
+		t.Fatalf("%+v, %v", made.Key, err)
+	}
+	list, err := w.admin.ListKeys(t.Context(), workbench.Page{})
+	if err != nil || len(list.Items) != 2 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	first := ""
+	for _, k := range list.Items {
+		if k.Kind == workbench.KeyAdmin {
+			first = k.ID
+		} else if k.TenantName != "Acme GmbH" || k.UserName != "ada@acme" {
+			t.Errorf("listed as %+v", k)
+		}
+	}
+	admin, err := os.ReadFile(filepath.Join(w.dir, "admin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "/v1/workbench/keys/" + first
+	if status, body := w.mustAsk(t, "DELETE", path, string(admin)); status != 409 || !strings.Contains(body, "?force=true") {
+		t.Errorf("the last admin key: %d %s", status, body)
+	}
+	if status, body := w.mustAsk(t, "DELETE", path+"?force=yes", string(admin)); status != 400 {
+		t.Errorf("a wrong force: %d %s", status, body)
+	}
+	if status, body := w.mustAsk(t, "DELETE", path+"?force=true", string(admin)); status != 200 || !strings.Contains(body, "revokedAt") {
+		t.Errorf("with force: %d %s", status, body)
+	}
+	if status, _ := w.mustAsk(t, "GET", "/v1/workbench/keys", string(admin)); status != 401 {
+		t.Errorf("afterwards the key is answered %d", status)
+	}
+}

@@ -30,7 +30,7 @@ type Store interface {
 	CreateKey(ctx context.Context, k workbench.Key) error
 	KeyByHash(ctx context.Context, hash []byte) (workbench.Key, error)
 	ListKeys(ctx context.Context, p workbench.Principal, page workbench.Page) (workbench.List[workbench.Key], error)
-	RevokeKey(ctx context.Context, p workbench.Principal, id string, at time.Time) (workbench.Key, error)
+	RevokeKey(ctx context.Context, p workbench.Principal, id string, at time.Time, force bool) (workbench.Key, error)
 	TouchKey(ctx context.Context, id string, at time.Time) error
 	CountKeys(ctx context.Context, kind workbench.KeyKind) (int, error)
 

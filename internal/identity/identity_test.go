@@ -226,7 +226,7 @@ func TestKeysEnd(t *testing.T) {
 	if _, err := f.auth(expiring); !workbench.HasCode(err, workbench.CodeUnauthenticated) {
 		t.Errorf("at its end: %v", err)
 	}
-	if _, err := f.ids.RevokeKey(t.Context(), workbench.SystemPrincipal(), key.ID); err != nil {
+	if _, err := f.ids.RevokeKey(t.Context(), workbench.SystemPrincipal(), key.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	p, err := f.auth(secret)
@@ -302,7 +302,7 @@ func TestOnlyAdminsManage(t *testing.T) {
 	for _, p := range []workbench.Principal{ada, forged, {}} {
 		_, _, err1 := f.ids.CreateKey(t.Context(), p, identity.KeyRequest{Kind: workbench.KeyAdmin})
 		_, err2 := f.ids.ListKeys(t.Context(), p, workbench.Page{})
-		_, err3 := f.ids.RevokeKey(t.Context(), p, ada.KeyID)
+		_, err3 := f.ids.RevokeKey(t.Context(), p, ada.KeyID, false)
 		for _, err := range []error{err1, err2, err3} {
 			if !workbench.HasCode(err, workbench.CodeForbidden) {
 				t.Errorf("%s: %v", p.KeyKind, err)

@@ -123,7 +123,7 @@ func (s *Service) bind(ctx context.Context, r KeyRequest, key *workbench.Key) er
 	if err != nil {
 		return err
 	}
-	key.TenantID, key.UserID = tenant.ID, user.ID
+	key.TenantID, key.UserID, key.TenantName, key.UserName = tenant.ID, user.ID, tenant.Name, user.Name
 	if r.SessionID != "" && (session.TenantID != tenant.ID || session.UserID != user.ID) {
 		return workbench.E(workbench.CodeInvalidRequest, "that session does not belong to the key's user").WithField("sessionId").
 			WithHint("name a session of the same tenant and user")
@@ -250,12 +250,13 @@ func (s *Service) ListKeys(ctx context.Context, p workbench.Principal, page work
 }
 
 // RevokeKey ends a key; the next request with it is refused. Revoking twice
-// changes nothing. Codes: forbidden, not_found.
-func (s *Service) RevokeKey(ctx context.Context, p workbench.Principal, id string) (workbench.Key, error) {
+// changes nothing. The last admin key of a project ends with force only. Codes:
+// forbidden, not_found, conflict.
+func (s *Service) RevokeKey(ctx context.Context, p workbench.Principal, id string, force bool) (workbench.Key, error) {
 	if err := mayManage(p); err != nil {
 		return workbench.Key{}, err
 	}
-	return s.store.RevokeKey(ctx, p, id, s.now())
+	return s.store.RevokeKey(ctx, p, id, s.now(), force)
 }
 
 // Bootstrap makes the default project and, when there is no admin key yet, the

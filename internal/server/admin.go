@@ -23,7 +23,7 @@ func (s *Server) LocalAdminKey(ctx context.Context) (secret string, revoke func(
 		return "", nil, err
 	}
 	return secret, func(ctx context.Context) error {
-		_, err := s.identity.RevokeKey(ctx, workbench.SystemPrincipal(), key.ID)
+		_, err := s.identity.RevokeKey(ctx, workbench.SystemPrincipal(), key.ID, true)
 		return err
 	}, nil
 }

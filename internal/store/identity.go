@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -80,15 +81,21 @@ func (db *DB) User(ctx context.Context, id string) (workbench.Named, error) {
 	return one(ctx, db, "user", scanNamed, "SELECT id, project_id, tenant_id, name, created_at FROM users WHERE id = $1", id)
 }
 
+// bareKeyColumns leave out the names of tenant and user: every request reads
+// its key, and needs them not.
+const bareKeyColumns = "k.id, k.project_id, k.kind, k.name, k.tenant_id, k.user_id, k.tenants, k.scopes, k.session_id, k.contents, " +
+	"k.secret_hash, k.created_at, k.expires_at, k.revoked_at, k.last_used_at, '', ''"
+
 const keyColumns = "k.id, k.project_id, k.kind, k.name, k.tenant_id, k.user_id, k.tenants, k.scopes, k.session_id, k.contents, " +
-	"k.secret_hash, k.created_at, k.expires_at, k.revoked_at, k.last_used_at"
+	"k.secret_hash, k.created_at, k.expires_at, k.revoked_at, k.last_used_at, " +
+	"COALESCE((SELECT t.name FROM tenants t WHERE t.id = k.tenant_id), ''), COALESCE((SELECT u.name FROM users u WHERE u.id = k.user_id), '')"
 
 func scanKey(s scanner) (workbench.Key, error) {
 	var k workbench.Key
 	var tenants, scopes string
 	var contents, created, expires, revoked, used int64
 	if err := s.Scan(&k.ID, &k.ProjectID, &k.Kind, &k.Name, &k.TenantID, &k.UserID, &tenants, &scopes, &k.SessionID, &contents,
-		&k.SecretHash, &created, &expires, &revoked, &used); err != nil {
+		&k.SecretHash, &created, &expires, &revoked, &used, &k.TenantName, &k.UserName); err != nil {
 		return k, err
 	}
 	k.Contents, k.CreatedAt = contents != 0, fromMicros(created)
@@ -110,7 +117,7 @@ func (db *DB) CreateKey(ctx context.Context, k workbench.Key) error {
 
 // KeyByHash finds the key of a secret's SHA-256, also a revoked or expired one.
 func (db *DB) KeyByHash(ctx context.Context, hash []byte) (workbench.Key, error) {
-	return one(ctx, db, "key", scanKey, "SELECT "+keyColumns+" FROM api_keys k WHERE k.secret_hash = $1", hash)
+	return one(ctx, db, "key", scanKey, "SELECT "+bareKeyColumns+" FROM api_keys k WHERE k.secret_hash = $1", hash)
 }
 
 // ListKeys lists the keys p may see, newest first.
@@ -125,23 +132,51 @@ func (db *DB) ListKeys(ctx context.Context, p workbench.Principal, pg workbench.
 	return page(l, keys, func(k workbench.Key) string { return k.ID }), err
 }
 
-// RevokeKey ends a key for good. A second call changes nothing.
-func (db *DB) RevokeKey(ctx context.Context, p workbench.Principal, id string, at time.Time) (workbench.Key, error) {
+// RevokeKey ends a key for good. A second call changes nothing. The last admin
+// key of a project that can manage is ended with force only: conflict.
+func (db *DB) RevokeKey(ctx context.Context, p workbench.Principal, id string, at time.Time, force bool) (workbench.Key, error) {
 	var k workbench.Key
 	err := db.write(ctx, "revoke_key", func(t *tx) error {
 		q := newQuery("SELECT "+keyColumns+" FROM api_keys k WHERE ").add("k.id = ?", id).visible(p, "k", "session_id")
 		var err error
+		if k, err = scanKey(t.row(q.String(), q.args...)); err != nil {
+			return missing(err, "key")
+		}
+		// Before the key itself, and in order: two that end each other's key do
+		// not both succeed, nor wait for each other.
+		managing, err := t.lockManaging(k.ProjectID, at)
+		if err != nil {
+			return err
+		}
 		if k, err = scanKey(t.row(q.String()+t.forUpdate(), q.args...)); err != nil {
 			return missing(err, "key")
 		}
 		if k.RevokedAt != nil {
 			return nil
 		}
+		if !force && len(managing) == 1 && managing[0] == k.ID {
+			return workbench.E(workbench.CodeConflict, "this is the project's last admin key").
+				WithHint("make another admin key first; or repeat with ?force=true, and who has the data directory makes a new one with workbench key create")
+		}
 		k.RevokedAt = pointMicros(micros(at))
 		_, err = t.exec("UPDATE api_keys SET revoked_at = $2 WHERE id = $1", id, micros(at))
 		return err
 	})
 	return k, err
+}
+
+// lockManaging holds the project's admin keys and names those that can manage.
+func (t *tx) lockManaging(projectID string, at time.Time) ([]string, error) {
+	rows, err := t.rows("SELECT "+bareKeyColumns+` FROM api_keys k WHERE k.project_id = $1 AND k.kind = 'admin' AND k.revoked_at = 0
+		AND (k.expires_at = 0 OR k.expires_at > $2) ORDER BY k.id`+t.forUpdate(), projectID, micros(at))
+	keys, err := collect(rows, err, scanKey)
+	var ids []string
+	for _, k := range keys {
+		if slices.Contains(k.Scopes, workbench.ScopeManage) {
+			ids = append(ids, k.ID)
+		}
+	}
+	return ids, err
 }
 
 // touchEvery is how exact a key's last use is.

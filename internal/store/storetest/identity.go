@@ -58,6 +58,7 @@ func testIdentity(t *testing.T, open Open) {
 		want(t, err, workbench.CodeNotFound)
 	})
 	t.Run("keys", func(t *testing.T) { testKeys(t, open) })
+	t.Run("the last admin key stays", func(t *testing.T) { testLastAdminKey(t, open) })
 	t.Run("the first tenant key wins a race", func(t *testing.T) {
 		w := mustWorld(t, open)
 		_, _, err := w.TenantKey(ctx(t), w.tenant.ID)
@@ -118,12 +119,55 @@ func testKeys(t *testing.T, open Open) {
 	want(t, err, "")
 	equal(t, "direct keys", n, 1)
 
-	revoked, err := w.RevokeKey(ctx(t), w.admin(), k.ID, w.now)
+	revoked, err := w.RevokeKey(ctx(t), w.admin(), k.ID, w.now, false)
 	want(t, err, "")
 	equal(t, "revoked", *revoked.RevokedAt, w.now)
-	again, err := w.RevokeKey(ctx(t), w.admin(), k.ID, w.now.Add(time.Hour))
+	again, err := w.RevokeKey(ctx(t), w.admin(), k.ID, w.now.Add(time.Hour), false)
 	want(t, err, "")
 	equal(t, "the first revocation stays", *again.RevokedAt, w.now)
-	_, err = w.RevokeKey(ctx(t), w.admin(), "key_none", w.now)
+	_, err = w.RevokeKey(ctx(t), w.admin(), "key_none", w.now, false)
 	want(t, err, workbench.CodeNotFound)
+}
+
+func testLastAdminKey(t *testing.T, open Open) {
+	w := mustWorld(t, open)
+	admin := func(name string, change func(*workbench.Key)) workbench.Key {
+		k := w.key(name)
+		k.Kind, k.TenantID, k.UserID, k.Scopes = workbench.KeyAdmin, "", "", []workbench.Scope{workbench.ScopeManage, workbench.ScopeRead}
+		if change != nil {
+			change(&k)
+		}
+		want(t, w.CreateKey(ctx(t), k), "")
+		return k
+	}
+	past := w.now.Add(-time.Hour)
+	one, two := admin("one", nil), admin("two", nil)
+	reader := admin("reader", func(k *workbench.Key) { k.Scopes = []workbench.Scope{workbench.ScopeRead} })
+	admin("expired", func(k *workbench.Key) { k.ExpiresAt = &past })
+	elsewhere, err := w.EnsureProject(ctx(t), "elsewhere")
+	want(t, err, "")
+	other := w.key("other project")
+	other.TenantID, other.UserID = "", ""
+	other.ProjectID, other.Kind, other.Scopes = elsewhere.ID, workbench.KeyAdmin, one.Scopes
+	want(t, w.CreateKey(ctx(t), other), "")
+
+	// Two end each other's key at the same time: one of them stays.
+	refused := 0
+	for _, err := range together(2, func(i int) error {
+		_, err := w.RevokeKey(ctx(t), w.admin(), []string{one.ID, two.ID}[i], w.now, false)
+		return err
+	}) {
+		if err != nil {
+			want(t, err, workbench.CodeConflict)
+			refused++
+		}
+	}
+	equal(t, "refused", refused, 1)
+	_, err = w.RevokeKey(ctx(t), w.admin(), reader.ID, w.now, false)
+	want(t, err, "") // it could not manage
+	for _, id := range []string{one.ID, two.ID} {
+		k, err := w.RevokeKey(ctx(t), w.admin(), id, w.now, true)
+		want(t, err, "")
+		equal(t, "revoked with force", k.RevokedAt != nil, true)
+	}
 }

@@ -167,7 +167,7 @@ func probeWrites(t *testing.T, db *store.DB, c caller, o owned, only ...string) 
 		onThings = map[string]error{
 			"RequestCancel":  second(db.RequestCancel(ctx(t), c.p, o.queued.ID, workbench.ReasonCancelled, now)),
 			"DeleteArtifact": second(db.DeleteArtifact(ctx(t), c.p, o.artifact.ID, now)),
-			"RevokeKey":      second(db.RevokeKey(ctx(t), c.p, o.key.ID, now)),
+			"RevokeKey":      second(db.RevokeKey(ctx(t), c.p, o.key.ID, now, true)),
 		}
 		s, r := o.w.newSession(o.p)
 		want(t, db.CreateSession(ctx(t), c.p, s, r), workbench.CodeForbidden)
