@@ -158,7 +158,7 @@ func (a *app) showNewKey(k sdk.CreatedKey) error {
 }
 
 func (a *app) showKey(k workbench.Key) error {
-	return a.fields("key", k.ID, "kind", string(k.Kind), "name", k.Name, "scopes", scopeList(k), "tenant", k.TenantID, "user", k.UserID,
+	return a.fields("key", k.ID, "kind", string(k.Kind), "name", k.Name, "scopes", scopeList(k), "tenant", named(k.TenantName, k.TenantID), "user", named(k.UserName, k.UserID),
 		"tenants", strings.Join(k.Tenants, ", "), "session", k.SessionID, "created", a.when(k.CreatedAt),
 		"expires", a.whenever(k.ExpiresAt), "revoked", a.whenever(k.RevokedAt), "last used", a.whenever(k.LastUsedAt))
 }
@@ -184,14 +184,30 @@ func (a *app) keyList(l *local) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return showPage(a, list, list.Items, list.NextCursor, []string{"KEY", "KIND", "STATE", "SCOPES", "LAST USED", "CREATED", "NAME"}, func(k workbench.Key) []string {
-					return []string{k.ID, string(k.Kind), keyState(k, time.Now()), scopeList(k), a.whenever(k.LastUsedAt), a.when(k.CreatedAt), k.Name}
+				return showPage(a, list, list.Items, list.NextCursor, []string{"KEY", "KIND", "STATE", "SCOPES", "LAST USED", "CREATED", "NAME", "TENANT", "USER"}, func(k workbench.Key) []string {
+					return []string{k.ID, string(k.Kind), keyState(k, time.Now()), scopeList(k), a.whenever(k.LastUsedAt), a.when(k.CreatedAt), k.Name, tenantsOf(k), k.UserName}
 				})
 			})
 		},
 	}
 	p.flags(c.Flags())
 	return c
+}
+
+// tenantsOf are the names of the tenants that a key may act for; "" for any.
+func tenantsOf(k workbench.Key) string {
+	if k.TenantName != "" {
+		return k.TenantName
+	}
+	return strings.Join(k.Tenants, ",")
+}
+
+// named is a name with its id; the id alone from a server that tells no names.
+func named(name, id string) string {
+	if name == "" || id == "" {
+		return name + id
+	}
+	return name + " (" + id + ")"
 }
 
 func keyState(k workbench.Key, now time.Time) string {
@@ -205,11 +221,16 @@ func keyState(k workbench.Key, now time.Time) string {
 }
 
 func (a *app) keyRevoke(l *local) *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	c := &cobra.Command{
 		Use: "revoke KEY", Short: "End a key: the next request with it is refused", Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withAdmin(c.Context(), l, func(ctx context.Context, client *client) error {
-				k, err := client.RevokeKey(ctx, args[0])
+				revoke := client.RevokeKey
+				if force {
+					revoke = client.ForceRevokeKey
+				}
+				k, err := revoke(ctx, args[0])
 				if err != nil {
 					return err
 				}
@@ -217,4 +238,6 @@ func (a *app) keyRevoke(l *local) *cobra.Command {
 			})
 		},
 	}
+	c.Flags().BoolVar(&force, "force", false, "also if it is the last admin key")
+	return c
 }

@@ -48,6 +48,7 @@ var anywhere = map[string]string{
 var advice = []struct{ said, means string }{
 	{"GET /v1/workbench/runtime-tiers", "workbench sizes"},
 	{"POST /v1/workbench/keys", "workbench key create"},
+	{"repeat with ?force=true", "repeat with --force"},
 	{`{"id": …, "path": …}`, "FLAG=PATH"},
 	{"restart with cancelActive: true", "use workbench session restart --cancel-active"},
 	{"send nextCursor of the previous page unchanged, or leave cursor out to start again", "give --cursor as the page before printed it, or leave it out to start again"},

@@ -341,3 +341,24 @@ func TestOutputOfAReceipt(t *testing.T) {
 		t.Errorf("output %q, %q", r.Output(), r.ErrorOutput())
 	}
 }
+
+func TestTheLastAdminKeyEndsByForceOnly(t *testing.T) {
+	var asked []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.String())
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"id":"key_x","tenantName":"acme"}`)
+	}))
+	defer s.Close()
+	c := MustClient(t, sdk.Options{BaseURL: s.URL, Key: testKey})
+	if _, err := c.RevokeKey(t.Context(), "key_x"); err != nil {
+		t.Fatal(err)
+	}
+	if k, err := c.ForceRevokeKey(t.Context(), "key_x"); err != nil || k.ID != "key_x" {
+		t.Fatal(k, err)
+	}
+	want := "DELETE /v1/workbench/keys/key_x, DELETE /v1/workbench/keys/key_x?force=true"
+	if got := strings.Join(asked, ", "); got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+}

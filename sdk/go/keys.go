@@ -3,6 +3,7 @@ package sdk
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -37,8 +38,19 @@ func (c *Client) ListKeys(ctx context.Context, page workbench.Page) (workbench.L
 	return get[workbench.List[workbench.Key]](ctx, c, "/keys", pageQuery(page))
 }
 
-// RevokeKey ends a key: the next request with it is refused.
+// RevokeKey ends a key: the next request with it is refused. Codes: not_found,
+// conflict for the last admin key.
 func (c *Client) RevokeKey(ctx context.Context, id string) (workbench.Key, error) {
-	out, _, err := decode[workbench.Key](ctx, c, call{method: http.MethodDelete, path: "/keys/" + seg(id)})
+	return c.revoke(ctx, id, nil)
+}
+
+// ForceRevokeKey is RevokeKey for the last admin key too. Only the server's own
+// command line can make another one then.
+func (c *Client) ForceRevokeKey(ctx context.Context, id string) (workbench.Key, error) {
+	return c.revoke(ctx, id, url.Values{"force": {"true"}})
+}
+
+func (c *Client) revoke(ctx context.Context, id string, query url.Values) (workbench.Key, error) {
+	out, _, err := decode[workbench.Key](ctx, c, call{method: http.MethodDelete, path: "/keys/" + seg(id), query: query})
 	return out, err
 }
