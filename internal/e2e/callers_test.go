@@ -93,7 +93,7 @@ func TestRestartGoesOnWithoutItsCaller(t *testing.T) {
 	})
 	r := s.mustBash("ls")
 	wantOut(t, r, "keep.txt\n")
-	if r.Generation != 2 || len(r.Notices) != 0 {
+	if r.Generation != 2 || len(r.Notices) != 1 || r.Notices[0].Code != workbench.NoticeSandboxReplaced {
 		t.Errorf("generation %d, notices %v", r.Generation, r.Notices)
 	}
 }

@@ -1,8 +1,10 @@
 package e2e_test
 
 import (
+	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,6 +112,39 @@ func TestRestartKeepsOnlyWhatIsNamed(t *testing.T) {
 	}
 	wantEnd(t, s.mustWait(long), workbench.StatusCancelled, workbench.ReasonRestart)
 	wantOut(t, s.mustBash("ls"), "")
+}
+
+// A restart that cancels what runs is not refused because others go on
+// submitting.
+func TestRestartUnderSubmissions(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for range 3 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				_, err := s.c.CreateSessionRun(ctx, s.id, sdk.CreateRun{Language: workbench.Bash, Code: "sleep 5"})
+				if err != nil && ctx.Err() == nil && !workbench.HasCode(err, workbench.CodeQueueFull) {
+					t.Errorf("submit: %v", err)
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	for want := int64(2); want <= 5; want++ {
+		time.Sleep(100 * time.Millisecond)
+		got, err := s.c.RestartAgentSession(t.Context(), s.id, sdk.RestartSession{CancelActive: true})
+		if err != nil || got.Generation != want {
+			t.Errorf("restart: generation %d, want %d, %v", got.Generation, want, err)
+		}
+	}
+	stop()
+	clients.Wait()
+	if _, err := s.c.RestartAgentSession(t.Context(), s.id, sdk.RestartSession{CancelActive: true}); err != nil {
+		t.Fatal(err)
+	}
+	wantOut(t, s.mustBash("echo on"), "on\n")
 }
 
 func TestConfigureMakesRevisions(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -29,6 +30,8 @@ type compute struct {
 	// These belong to Engine.mu: whether a goroutine works on the lane, whether
 	// it must look once more, and whether the session has ended.
 	working, again, over bool
+
+	held atomic.Int32 // restarts that cancel what runs: no run begins meanwhile
 
 	// mu is held by whoever uses or changes what follows: the lane while a run
 	// executes, a restart, the end of the session.

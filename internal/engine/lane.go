@@ -98,6 +98,10 @@ func (e *Engine) runNext(c *compute) (bool, error) {
 	if e.draining() {
 		return false, nil
 	}
+	if c.held.Load() > 0 {
+		e.pause(5 * time.Millisecond)
+		return true, nil
+	}
 	c.mu.Lock()
 	err := c.lease(ctx)
 	if err == nil {

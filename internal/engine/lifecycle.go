@@ -79,16 +79,16 @@ func (e *Engine) end(ctx context.Context, p workbench.Principal, id string, to w
 // they have settled.
 func (e *Engine) cancelAll(ctx context.Context, id string, why workbench.Reason) error {
 	system := workbench.SystemPrincipal()
-	if _, err := e.o.Store.CancelSession(ctx, system, id, why, e.now()); err != nil {
-		return err
-	}
-	active, err := e.o.Store.ActiveRuns(ctx, id)
+	active, err := e.o.Store.CancelSession(ctx, system, id, why, e.now())
 	if err != nil {
 		return err
 	}
 	e.interrupt(id, "", why) // the one in flight, also if it was still queued
 	deadline := time.Now().Add(settleWait)
 	for _, run := range active {
+		if run.Status.Terminal() { // it had not begun
+			continue
+		}
 		if _, err := e.await(ctx, system, run.ID, time.Until(deadline)); err != nil {
 			return err
 		}
@@ -150,13 +150,17 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 			return workbench.Session{}, workbench.AsError(err).WithField(spec.Artifacts[i].ID)
 		}
 	}
+	c := e.compute(id)
+	lock := e.lockIdle
 	if req.CancelActive {
+		c.held.Add(1) // what others submit meanwhile does not begin
+		defer c.held.Add(-1)
 		if err := e.cancelAll(ctx, id, workbench.ReasonRestart); err != nil {
 			return workbench.Session{}, err
 		}
+		lock = e.lockCancelling
 	}
-	c := e.compute(id)
-	if err := e.lockIdle(ctx, c); err != nil {
+	if err := lock(ctx, c); err != nil {
 		return workbench.Session{}, err
 	}
 	defer c.mu.Unlock()
@@ -170,11 +174,38 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 	// What follows happens whole, also when the caller has left meanwhile.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), 2*killWithin)
 	defer done()
-	if err := c.startOver(ctx, p, s, made); err != nil {
+	err = c.startOver(ctx, p, s, made)
+	for again := 0; req.CancelActive && again < 20 && workbench.HasCode(err, workbench.CodeRunsActive); again++ {
+		// Submitted since the last cancel. None of them can have begun.
+		if _, err = e.o.Store.CancelSession(ctx, workbench.SystemPrincipal(), id, workbench.ReasonRestart, e.now()); err == nil {
+			err = c.startOver(ctx, p, s, made)
+		}
+	}
+	if err != nil {
 		c.gaveUp(ctx, err)
 		return workbench.Session{}, err
 	}
 	return e.session(ctx, p, id)
+}
+
+// lockCancelling takes c.mu, and cancels what is submitted until it has it.
+// Code: runs_active if a run does not end in time.
+func (e *Engine) lockCancelling(ctx context.Context, c *compute) error {
+	for deadline := time.Now().Add(settleWait); !c.mu.TryLock(); {
+		if time.Now().After(deadline) {
+			return workbench.E(workbench.CodeRunsActive, "a run of this session has not ended yet").WithHint("try again")
+		}
+		if _, err := e.o.Store.CancelSession(ctx, workbench.SystemPrincipal(), c.id, workbench.ReasonRestart, e.now()); err != nil {
+			return err
+		}
+		e.interrupt(c.id, "", workbench.ReasonRestart)
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return workbench.E(workbench.CodeCancelled, "the request was given up").Caused(ctx.Err())
+		}
+	}
+	return nil
 }
 
 // lockIdle takes c.mu unless a run of the session is not terminal: whoever
