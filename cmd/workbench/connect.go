@@ -73,6 +73,9 @@ func (c *connection) key() (string, error) {
 type client struct {
 	*sdk.Client
 	close func(context.Context) error
+	// image says why an engine of this process has no image; nil for a server,
+	// whose operator alone can do something about it.
+	image func(context.Context) error
 	again string // flags by which a later command finds the same server, each behind a space
 }
 
@@ -128,6 +131,7 @@ func (a *app) connect(ctx context.Context, l *local) (*client, error) {
 	}
 	client, err := embed(s, key)
 	if err == nil {
+		client.image = func(ctx context.Context) error { _, err := s.Images().Default(ctx); return err }
 		if client.again = flagsAgain(l.set, "data"); l.sibling != "" {
 			client.again = " --data " + shellWord(l.sibling)
 		}

@@ -206,6 +206,11 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	}
 	defer a.closing(client, &err)
 	session := f.session
+	if session == "" && f.image == "" && client.image != nil {
+		if err := client.image(ctx); err != nil {
+			return err
+		}
+	}
 	if session == "" {
 		ttl := time.Hour.Milliseconds()
 		s, err := client.CreateAgentSession(ctx, sdk.CreateSession{Agent: "workbench run", Size: f.size, Image: f.image, TTLMs: &ttl})

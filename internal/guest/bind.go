@@ -29,6 +29,9 @@ var interpreters = map[workbench.Language]string{
 func (s *supervisor) Prepare(_ context.Context, l guestwire.SandboxLimits) error {
 	s.binds.Lock()
 	defer s.binds.Unlock()
+	if s.ready != nil {
+		return workbench.E(workbench.CodeConflict, "the sandbox is prepared already")
+	}
 	return s.prepare(l)
 }
 
