@@ -153,6 +153,11 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	p.attach(e)
 	p.feed(cmd.control, e.r.Stdin)
 	reason := e.follow(ctx)
+	if reason == "" && e.s.watch.over() {
+		e.hit(workbench.LimitMemory)
+		reason = workbench.ReasonOutOfMemory
+		e.endGroup()
+	}
 	if reason == "" {
 		e.s.watch.left(e)
 	}

@@ -19,7 +19,8 @@ type spare struct {
 	ready   chan struct{}      // closed once group and process are valid
 	group   *group             // nil when the start failed
 	process *process           // likewise
-	bytes   int64              // memory that it uses; 0 while not known
+	bytes   int64              // memory that it uses
+	known   bool               // bytes was measured, of it or of one like it
 }
 
 // spares are those of a sandbox: a stage, and an interpreter of each language of
@@ -35,6 +36,7 @@ type spares struct {
 	cost     map[workbench.Language]int64 // memory of one, as last measured
 	active   int                          // execs under way
 	givenUp  bool                         // under pressure: none until nothing runs
+	leaving  map[*spare]bool              // given up, and not gone yet
 	timer    *time.Timer
 	renewing sync.Mutex
 }
@@ -60,7 +62,7 @@ const (
 )
 
 func newSpares(s *supervisor) *spares {
-	return &spares{s: s, kept: map[workbench.Language]*spare{}, cost: map[workbench.Language]int64{}}
+	return &spares{s: s, kept: map[workbench.Language]*spare{}, cost: map[workbench.Language]int64{}, leaving: map[*spare]bool{}}
 }
 
 // begin has the first spares started: nobody knows yet which language comes
@@ -180,32 +182,41 @@ func (sp *spare) end() {
 	sp.process.closeAll()
 }
 
-// giveUp ends every spare, and lets none be started until nothing runs: a
-// program needs the memory. It reports whether there was any.
-func (p *spares) giveUp() bool {
-	p.mu.Lock()
-	p.givenUp = true
-	all := make([]*spare, 0, len(p.kept))
-	for lang, sp := range p.kept {
-		all = append(all, sp)
-		delete(p.kept, lang)
-	}
-	p.mu.Unlock()
-	for _, sp := range all {
-		sp.end()
-	}
-	return len(all) > 0
-}
-
-// bytes is the memory that the kept spares use.
-func (p *spares) bytes() int64 {
+// giveUp has every spare end, and lets none be started until nothing runs: a
+// program needs the memory. It does not wait.
+func (p *spares) giveUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	sum := int64(0)
-	for _, sp := range p.kept {
-		sum += sp.bytes
+	p.givenUp = true
+	for lang, sp := range p.kept {
+		delete(p.kept, lang)
+		p.leaving[sp] = true
+		go func() { // ends with it
+			sp.end()
+			p.mu.Lock()
+			delete(p.leaving, sp)
+			p.mu.Unlock()
+		}()
 	}
-	return sum
+}
+
+// bytes is the memory of the spares that are there, and whether it is known of
+// all of them.
+func (p *spares) bytes() (sum int64, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known = true
+	add := func(sp *spare) {
+		sum += sp.bytes
+		known = known && sp.known
+	}
+	for _, sp := range p.kept {
+		add(sp)
+	}
+	for sp := range p.leaving {
+		add(sp)
+	}
+	return sum, known
 }
 
 // renewIn has missing spares started after some time; a later call replaces an
@@ -249,7 +260,10 @@ func (p *spares) start(lang workbench.Language) error {
 		p.mu.Unlock()
 		return nil
 	}
-	sp := &spare{lang: lang, ready: make(chan struct{}), bytes: p.cost[lang]}
+	sp := &spare{lang: lang, ready: make(chan struct{})}
+	if cost, ok := p.cost[lang]; ok {
+		sp.bytes, sp.known = cost, true
+	}
 	stage := p.kept[""]
 	if lang != "" {
 		delete(p.kept, "") // it becomes the interpreter
@@ -276,7 +290,7 @@ func (p *spares) start(lang workbench.Language) error {
 		if stage != nil {
 			cost += stage.bytes
 		}
-		p.cost[lang], sp.bytes = cost, cost
+		p.cost[lang], sp.bytes, sp.known = cost, cost, true
 		p.mu.Unlock()
 	}
 	return nil

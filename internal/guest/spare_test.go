@@ -252,3 +252,17 @@ func TestOpenFilesEndAProgram(t *testing.T) {
 		}
 	})
 }
+
+// TestMemoryOfAShortProgram: a program that uses too much and ends at once has
+// used too much all the same.
+func TestMemoryOfAShortProgram(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		s.code(t, workbench.JavaScript, "0").want(t, 0, "")
+		time.Sleep(warm)
+		o := s.code(t, workbench.JavaScript, "const held = []; for (let i = 0; i < 320; i++) held.push(Buffer.alloc(1 << 20, 1)); process.exit(0);")
+		if o.Reason != workbench.ReasonOutOfMemory && o.Signal != "SIGKILL" {
+			t.Errorf("320 MiB at once ended with exit %d, reason %q", o.ExitCode, o.Reason)
+		}
+		s.code(t, workbench.Python, "print(len(bytearray(b'x') * (150 << 20)) >> 20)").want(t, 0, "150\n")
+	})
+}

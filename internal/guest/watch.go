@@ -188,10 +188,10 @@ func (w *watch) round() {
 	w.mu.Unlock()
 	killed := w.kernelKilled()
 	much := used > w.b.limits.MemoryBytes/4*3
-	if !killed && much && w.s.spares.giveUp() {
-		return // looked at again without them
+	if much {
+		w.s.spares.giveUp()
 	}
-	if killed || used > w.b.limits.MemoryBytes {
+	if killed || used > w.b.limits.MemoryBytes && w.sure() {
 		w.largest(execs)
 	}
 	for _, e := range execs {
@@ -219,12 +219,19 @@ func (w *watch) countInTurn(execs []*execution, much bool) {
 	}
 }
 
+// sure reports whether what is used is code's alone: while a spare is there of
+// which nobody knows what it uses, it may not be.
+func (w *watch) sure() bool {
+	_, known := w.s.spares.bytes()
+	return known || w.code != nil
+}
+
 // usedAbove is the memory in use, exact only when it is above the mark. A
 // kernel of the sandbox's own counts everything at once, but gives freed memory
 // back late; the processes' own sum counts shared memory more than once. The
 // truth is not above either.
 func (w *watch) usedAbove(mark int64) int64 {
-	spares := w.s.spares.bytes()
+	spares, _ := w.s.spares.bytes()
 	used := w.used() - w.baseline - spares
 	if !w.own || used <= mark {
 		return used
@@ -322,6 +329,15 @@ func (w *watch) count(e *execution, most, turn, gone int) {
 	if w.b.nproc > 0 && c.tasks+gone >= w.b.nproc {
 		e.hit(workbench.LimitTasks)
 	}
+}
+
+// over reports whether a program that has just ended by itself had used more
+// than its memory: it was faster than the rounds.
+func (w *watch) over() bool {
+	w.mu.Lock()
+	near := w.memory > w.b.limits.MemoryBytes/2
+	w.mu.Unlock()
+	return (w.own || w.code != nil) && near && w.sure() && w.usedAbove(w.b.limits.MemoryBytes) > w.b.limits.MemoryBytes
 }
 
 // left is told when the main process has ended by itself, before anything ends
