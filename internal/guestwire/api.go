@@ -98,7 +98,7 @@ type Hello struct {
 // was prepared is bound with the limits it was prepared for.
 type BindRequest struct {
 	SessionNonce string            `json:"sessionNonce"` // names the binding; random, chosen by the host
-	Seed         []byte            `json:"seed"`         // at least 16 random bytes: mixed into what interpreters start from
+	Seed         []byte            `json:"seed"`         // at least 16 random bytes, for a guest copied from another; no guest is yet, and none uses them
 	Limits       SandboxLimits     `json:"limits"`
 	Env          map[string]string `json:"env,omitempty"` // of every exec; WORKBENCH_* is refused
 }
