@@ -16,12 +16,30 @@ import (
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
-// interpreters are what each language needs in the image.
-var interpreters = map[workbench.Language]string{
-	workbench.Python:     "/usr/bin/python3",
-	workbench.JavaScript: "/usr/bin/node",
-	workbench.TypeScript: "/usr/bin/node",
-	workbench.Bash:       "/bin/bash",
+// interpreters are the names of what runs each language, best first. They are
+// looked for where the probe of an image looks.
+var (
+	interpreters = map[workbench.Language][]string{
+		workbench.Python:     {"python3", "python"},
+		workbench.JavaScript: {"node", "nodejs"},
+		workbench.TypeScript: {"node", "nodejs"},
+		workbench.Bash:       {"bash"},
+	}
+	interpreterDirs = []string{"/usr/local/bin", "/usr/bin", "/bin"}
+)
+
+// findInterpreter returns the path of what runs a language, "" if the image has
+// none.
+func findInterpreter(lang workbench.Language) string {
+	for _, name := range interpreters[lang] {
+		for _, dir := range interpreterDirs {
+			path := dir + "/" + name
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o001 != 0 {
+				return path
+			}
+		}
+	}
+	return ""
 }
 
 // Prepare implements guestwire.Guest: it mounts the workspace and the scratch
@@ -46,13 +64,13 @@ func (s *supervisor) prepare(l guestwire.SandboxLimits) error {
 	if err := mountScratch(l); err != nil {
 		return failed("scratch", err)
 	}
-	b := &binding{limits: l}
+	b := &binding{limits: l, interpreters: map[workbench.Language]string{}}
 	if err := b.limitTasks(); err != nil {
 		return failed("tasks", err)
 	}
 	for _, l := range workbench.Languages() {
-		if _, err := os.Stat(interpreters[l]); err == nil {
-			b.languages = append(b.languages, l)
+		if path := findInterpreter(l); path != "" {
+			b.languages, b.interpreters[l] = append(b.languages, l), path
 		}
 	}
 	b.env = baseEnv(l)

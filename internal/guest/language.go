@@ -77,7 +77,7 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 			return nil, err
 		}
 		c.Dir = []byte(place)
-		c.Argv = toBytes(append([]string{interpreters[workbench.Bash], "--", name}, e.r.Args...))
+		c.Argv = toBytes(append([]string{e.b.interpreters[workbench.Bash], "--", name}, e.r.Args...))
 		c.Env = e.b.environment(own)
 		return c, nil
 	case workbench.TypeScript:
@@ -108,12 +108,12 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 // by the control descriptor.
 func interpreter(b *binding, lang workbench.Language) program {
 	p := program{Dir: []byte(workspaceDir), Files: b.limits.OpenFiles, Tasks: b.nproc, Env: b.environment(nil), Keep: []int{controlFD, reportFD}}
-	p.Argv = toBytes([]string{interpreters[workbench.Python], libDir + "/driver.py"})
+	p.Argv = toBytes([]string{b.interpreters[workbench.Python], libDir + "/driver.py"})
 	if lang == workbench.Python {
 		p.Env = b.environment(map[string]string{"PYTHONUSERBASE": noUserSite})
 	}
 	if lang != workbench.Python {
-		p.Argv = toBytes(append([]string{interpreters[lang]}, append(nodeOptions, libDir+"/driver.cjs")...))
+		p.Argv = toBytes(append([]string{b.interpreters[lang]}, append(nodeOptions, libDir+"/driver.cjs")...))
 	}
 	return p
 }

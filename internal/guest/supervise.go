@@ -39,13 +39,14 @@ type supervisor struct {
 
 // binding is what Prepare and Bind settled; it does not change.
 type binding struct {
-	limits    guestwire.SandboxLimits
-	env       map[string]string // of every exec
-	session   map[string]string // of every exec, over env; set by Bind
-	languages []workbench.Language
-	tasksFD   int // cgroup.procs of user code's cgroup; /dev/null without cgroups
-	tasksDir  string
-	nproc     int // RLIMIT_NPROC of user code; 0 when the cgroup holds the limit
+	limits       guestwire.SandboxLimits
+	env          map[string]string // of every exec
+	session      map[string]string // of every exec, over env; set by Bind
+	languages    []workbench.Language
+	interpreters map[workbench.Language]string // paths
+	tasksFD      int                           // cgroup.procs of user code's cgroup; /dev/null without cgroups
+	tasksDir     string
+	nproc        int // RLIMIT_NPROC of user code; 0 when the cgroup holds the limit
 }
 
 // leaveAfter is how long a guest without a host waits before it ends, and with
