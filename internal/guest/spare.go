@@ -113,28 +113,24 @@ func driverOf(lang workbench.Language) workbench.Language {
 func (p *spares) take(lang workbench.Language) *spare {
 	driver := driverOf(lang)
 	p.mu.Lock()
-	others := p.used(driver)
-	candidates := []*spare{p.kept[driver]}
+	p.used(driver)
+	sp := p.kept[driver]
 	delete(p.kept, driver)
-	if driver != "" && candidates[0] == nil {
-		candidates[0] = p.kept[""]
+	if sp == nil {
+		sp = p.kept[""]
 		delete(p.kept, "")
 	}
+	var others []*spare
 	if p.b.nproc > 0 { // they would count against the run's tasks
-		for lang, sp := range p.kept {
-			others = append(others, sp)
+		for lang, other := range p.kept {
+			others = append(others, other)
 			delete(p.kept, lang)
 		}
 	}
 	p.mu.Unlock()
-	for _, sp := range others {
-		if p.b.nproc > 0 {
-			sp.end()
-		} else {
-			go sp.end() // ends with it
-		}
+	for _, other := range others {
+		other.end()
 	}
-	sp := candidates[0]
 	if sp == nil {
 		return nil
 	}
@@ -149,9 +145,9 @@ func (p *spares) take(lang workbench.Language) *spare {
 	return sp
 }
 
-// used notes a run of a driver's language and returns spares of languages that
+// used notes a run of a driver's language and gives up spares of languages that
 // are not wanted any more. The caller holds mu.
-func (p *spares) used(driver workbench.Language) (unwanted []*spare) {
+func (p *spares) used(driver workbench.Language) {
 	kept := []want{}
 	if driver != "" {
 		kept = append(kept, want{lang: driver})
@@ -162,13 +158,11 @@ func (p *spares) used(driver workbench.Language) (unwanted []*spare) {
 		}
 		if w.unused++; w.unused < unusedRuns {
 			kept = append(kept, w)
-		} else if sp := p.kept[w.lang]; sp != nil {
-			delete(p.kept, w.lang)
-			unwanted = append(unwanted, sp)
+		} else {
+			p.leave(w.lang)
 		}
 	}
 	p.wanted = kept
-	return unwanted
 }
 
 // end gives a spare up and waits until it is gone.
@@ -188,16 +182,26 @@ func (p *spares) giveUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.givenUp = true
-	for lang, sp := range p.kept {
-		delete(p.kept, lang)
-		p.leaving[sp] = true
-		go func() { // ends with it
-			sp.end()
-			p.mu.Lock()
-			delete(p.leaving, sp)
-			p.mu.Unlock()
-		}()
+	for lang := range p.kept {
+		p.leave(lang)
 	}
+}
+
+// leave gives the spare of a language up, if there is one: its memory is not
+// the program's until it is gone. The caller holds mu.
+func (p *spares) leave(lang workbench.Language) {
+	sp := p.kept[lang]
+	if sp == nil {
+		return
+	}
+	delete(p.kept, lang)
+	p.leaving[sp] = true
+	go func() { // ends with it
+		sp.end()
+		p.mu.Lock()
+		delete(p.leaving, sp)
+		p.mu.Unlock()
+	}()
 }
 
 // bytes is the memory of the spares that are there, and whether it is known of
