@@ -165,6 +165,11 @@ func (p *spares) used(driver workbench.Language) {
 	p.wanted = kept
 }
 
+// wants reports whether a spare of the language is to be there. The caller holds mu.
+func (p *spares) wants(lang workbench.Language) bool {
+	return lang == "" || slices.ContainsFunc(p.wanted, func(w want) bool { return w.lang == lang })
+}
+
 // end gives a spare up and waits until it is gone.
 func (sp *spare) end() {
 	<-sp.ready
@@ -260,7 +265,7 @@ func (p *spares) start(lang workbench.Language) error {
 	if running == 0 {
 		p.givenUp = false
 	}
-	if p.kept[lang] != nil || p.givenUp || running > 0 && p.b.nproc > 0 {
+	if p.kept[lang] != nil || !p.wants(lang) || p.givenUp || running > 0 && p.b.nproc > 0 {
 		p.mu.Unlock()
 		return nil
 	}

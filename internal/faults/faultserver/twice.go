@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/workbenchdev/workbench/internal/sandbox"
@@ -16,9 +17,14 @@ import (
 // is heard.
 type doubling struct{ sandbox.Driver }
 
-// later is how far the second sandbox lags behind, also on a busy machine: what it is told answers what
-// the first has said, and it must have said the same by then.
-const later = 3 * time.Second
+// What the second sandbox is told answers what the first has said, and it must
+// have said as much by then: it lags behind by at least atLeast, and until it
+// has, but for what is measured and may take fewer digits.
+const (
+	atLeast = time.Second
+	atMost  = 40 * time.Second
+	digits  = 256 // bytes
+)
 
 // Start implements sandbox.Driver.
 func (d *doubling) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbox, error) {
@@ -31,7 +37,7 @@ func (d *doubling) Start(ctx context.Context, class sandbox.Class) (sandbox.Sand
 		return nil, errors.Join(err, first.Kill(context.WithoutCancel(ctx)))
 	}
 	b := &doubled{Sandbox: first, second: second, told: make(chan message, 1024)}
-	b.work.Go(func() { _, _ = io.Copy(io.Discard, second.Stream()) })
+	b.work.Go(func() { _, _ = io.Copy(&b.answered, second.Stream()) })
 	b.work.Go(b.repeat)
 	return b, nil
 }
@@ -41,11 +47,23 @@ type doubled struct {
 	second sandbox.Sandbox
 	told   chan message
 	work   sync.WaitGroup
+
+	said, answered tally // by the first, by the second
 }
 
 type message struct {
 	at   time.Time
+	said int64 // by the first, before
 	text []byte
+}
+
+// tally counts the bytes written to it.
+type tally struct{ n atomic.Int64 }
+
+// Write implements io.Writer.
+func (t *tally) Write(p []byte) (int, error) {
+	t.n.Add(int64(len(p)))
+	return len(p), nil
 }
 
 // repeat tells the second sandbox what the first was told.
@@ -53,7 +71,10 @@ func (b *doubled) repeat() {
 	for {
 		select {
 		case m := <-b.told:
-			time.Sleep(time.Until(m.at.Add(later)))
+			time.Sleep(time.Until(m.at.Add(atLeast)))
+			for time.Since(m.at) < atMost && b.answered.n.Load() < m.said-digits {
+				time.Sleep(10 * time.Millisecond)
+			}
 			if _, err := b.second.Stream().Write(m.text); err != nil {
 				return
 			}
@@ -78,10 +99,17 @@ type doubledStream struct {
 	b *doubled
 }
 
+// Read implements io.Reader.
+func (s doubledStream) Read(p []byte) (int, error) {
+	n, err := s.ReadWriteCloser.Read(p)
+	s.b.said.n.Add(int64(n))
+	return n, err
+}
+
 // Write implements io.Writer.
 func (s doubledStream) Write(p []byte) (int, error) {
 	select {
-	case s.b.told <- message{time.Now(), bytes.Clone(p)}:
+	case s.b.told <- message{time.Now(), s.b.said.n.Load(), bytes.Clone(p)}:
 	case <-s.b.second.Done():
 	}
 	return s.ReadWriteCloser.Write(p)
