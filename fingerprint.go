@@ -28,7 +28,7 @@ func Fingerprint(spec RunSpec, selected []SelectedContent, defaults Limits) stri
 	selected = append([]SelectedContent(nil), selected...)
 	sort.Slice(selected, func(i, j int) bool { return selected[i].Path < selected[j].Path })
 	timeout, output := spec.TimeoutMs, spec.OutputBytes
-	if timeout == defaults.TimeoutMs {
+	if timeout == defaults.TimeoutMs && !spec.Background || timeout == MaxBackgroundTimeout.Milliseconds() && spec.Background {
 		timeout = 0
 	}
 	if output == defaults.OutputBytes {
@@ -47,7 +47,8 @@ func Fingerprint(spec RunSpec, selected []SelectedContent, defaults Limits) stri
 		Output    int64             `json:"outputBytes,omitempty"`
 		Selected  []SelectedContent `json:"artifacts,omitempty"`
 		Keep      []string          `json:"keep,omitempty"`
-	}{FingerprintVersion, spec.Language, spec.Code, spec.Args, spec.Env, spec.Stdin, timeout, output, selected, spec.Keep})
+		Aside     bool              `json:"background,omitempty"`
+	}{FingerprintVersion, spec.Language, spec.Code, spec.Args, spec.Env, spec.Stdin, timeout, output, selected, spec.Keep, spec.Background})
 	if err != nil {
 		panic("workbench: a run spec always marshals: " + err.Error())
 	}

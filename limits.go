@@ -56,6 +56,7 @@ const (
 // Ceilings no operator setting passes.
 const (
 	MaxForegroundTimeout = 180 * time.Second
+	MaxBackgroundTimeout = 60 * time.Minute // also a background run's time if it names none
 	MaxOutputBytes       = 2 * MiB
 	MinTimeoutMs         = 100
 	MinMemoryBytes       = 32 * MiB
@@ -176,6 +177,25 @@ func InRange(field string, v, low, high int64) error {
 	}
 	return E(CodeLimitOutOfRange, "%s must be between %d and %d", field, low, high).
 		WithField(field).WithHint("%s", fmt.Sprintf("send a value in that range, or leave %s out for the default", field))
+}
+
+// TimeoutInRange returns limit_out_of_range unless a run of the lane may ask for
+// the wall time. longest is what a foreground run may ask for.
+func TimeoutInRange(ms int64, background bool, longest int64) error {
+	const most = int64(MaxBackgroundTimeout / time.Millisecond)
+	if background {
+		longest = most
+	}
+	err := InRange("timeoutMs", ms, MinTimeoutMs, longest)
+	switch {
+	case err == nil:
+		return nil
+	case background:
+		return AsError(err).WithHint("send a value in that range, or leave timeoutMs out: a background run then has the longest")
+	case ms > longest && ms <= most:
+		return AsError(err).WithHint("send a value in that range, or background: true for a run of up to %d ms; limits.maxTimeoutMs of the session is a foreground run's longest", most)
+	}
+	return AsError(err).WithHint("send a value in that range, or leave timeoutMs out for limits.timeoutMs of the session; its limits.maxTimeoutMs is the longest")
 }
 
 func widen(v *int) *int64 {

@@ -48,6 +48,7 @@ type Submitted struct {
 type RunFilter struct {
 	SessionID string
 	Status    Status
+	Lane      Lane
 	Since     time.Time
 	Until     time.Time
 }

@@ -22,8 +22,8 @@ func Languages() []Language { return []Language{Python, JavaScript, TypeScript, 
 // Lane is the queue of a session that a run waits in.
 type Lane string
 
-// Foreground runs are serialised within a session. Background lanes are
-// declared and not built yet.
+// Foreground runs are serialised within a session; background runs execute
+// beside them, a few at once.
 const (
 	LaneForeground Lane = "foreground"
 	LaneBackground Lane = "background"
@@ -156,6 +156,14 @@ type Step struct {
 	FinishedAt   *time.Time
 }
 
+// Lane is the queue that the run waits in.
+func (s RunSpec) Lane() Lane {
+	if s.Background {
+		return LaneBackground
+	}
+	return LaneForeground
+}
+
 // ArtifactSelect puts a retained file into the workspace before a run.
 type ArtifactSelect struct {
 	ID   string `json:"id"`
@@ -171,6 +179,7 @@ type RunSpec struct {
 	Stdin       string            `json:"stdin,omitempty"`
 	TimeoutMs   int64             `json:"timeoutMs,omitempty"` // 0: the session's default
 	OutputBytes int64             `json:"outputBytes,omitempty"`
+	Background  bool              `json:"background,omitempty"`
 	Artifacts   []ArtifactSelect  `json:"artifacts,omitempty"`
 	Keep        []string          `json:"keep,omitempty"`
 }

@@ -23,23 +23,24 @@ func (a *app) runsCommand() *cobra.Command {
 
 func (a *app) runsList(l *local) *cobra.Command {
 	var p paging
-	var status string
+	var status, lane string
 	c := &cobra.Command{
 		Use: "list SESSION", Short: "List a session's runs, newest first", Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				list, err := client.ListRuns(ctx, sdk.RunFilter{SessionID: args[0], Status: workbench.Status(status)}, p.page())
+				list, err := client.ListRuns(ctx, sdk.RunFilter{SessionID: args[0], Status: workbench.Status(status), Lane: workbench.Lane(lane)}, p.page())
 				if err != nil {
 					return err
 				}
-				return showPage(a, list, list.Items, list.NextCursor, []string{"RUN", "NUMBER", "STATUS", "REASON", "LANGUAGE", "EXIT", "TOOK", "CREATED"}, func(r workbench.Run) []string {
-					return []string{r.ID, strconv.FormatInt(r.Number, 10), string(r.Status), string(r.Reason), string(r.Language), exitCode(r), took(r), a.when(r.CreatedAt)}
+				return showPage(a, list, list.Items, list.NextCursor, []string{"RUN", "NUMBER", "LANE", "STATUS", "REASON", "LANGUAGE", "EXIT", "TOOK", "CREATED"}, func(r workbench.Run) []string {
+					return []string{r.ID, strconv.FormatInt(r.Number, 10), string(r.Lane), string(r.Status), string(r.Reason), string(r.Language), exitCode(r), took(r), a.when(r.CreatedAt)}
 				})
 			})
 		},
 	}
 	p.flags(c.Flags())
 	c.Flags().StringVar(&status, "status", "", "only runs in this status")
+	c.Flags().StringVar(&lane, "lane", "", "only runs of this lane: foreground or background")
 	return c
 }
 

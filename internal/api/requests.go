@@ -76,14 +76,14 @@ type RunOptions struct {
 	Args           []string          `json:"args,omitempty" maxItems:"64" doc:"arguments of the program"`
 	Env            map[string]string `json:"env,omitempty" maxProperties:"64" doc:"environment variables; sealed like the code, never logged"`
 	Stdin          string            `json:"stdin,omitempty" doc:"standard input; at its end without it"`
-	TimeoutMs      *int64            `json:"timeoutMs,omitempty" doc:"wall time; the default is limits.timeoutMs of the session, the longest its limits.maxTimeoutMs"`
+	TimeoutMs      *int64            `json:"timeoutMs,omitempty" doc:"wall time; the default is limits.timeoutMs of the session, the longest its limits.maxTimeoutMs; of a background run both are 3600000"`
 	OutputBytes    *int64            `json:"outputBytes,omitempty" doc:"captured per stream; the rest goes to a retained file"`
 	ArtifactIDs    []SelectInput     `json:"artifactIds,omitempty" maxItems:"100" doc:"retained files to put into the workspace first"`
 	Keep           []string          `json:"keep,omitempty" maxItems:"20" doc:"globs of files to retain after the run"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty" maxLength:"255" doc:"the same key and request give the same run; the header Idempotency-Key says the same"`
 
 	ContextID      *string        `json:"contextId,omitempty" doc:"not built yet: stateful contexts"`
-	Background     *bool          `json:"background,omitempty" doc:"not built yet: background runs; false is accepted"`
+	Background     *bool          `json:"background,omitempty" doc:"execute beside the foreground queue, for up to 60 minutes; a few at once"`
 	AfterExecution map[string]any `json:"afterExecution,omitempty" doc:"not built yet: saved waits"`
 	ReusableRun    map[string]any `json:"reusableRun,omitempty" doc:"not built yet: reusable runs; {\"mode\": \"off\"} is accepted"`
 }

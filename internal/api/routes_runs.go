@@ -60,7 +60,8 @@ func runRoutes() []Route {
 			Method: http.MethodGet, Pattern: base + "/sessions/{id}/runs", ID: "listRuns", Tag: "runs",
 			Summary: "List a session's runs, newest first", Description: "Without their output.",
 			Scope: workbench.ScopeRead, Admin: AdminReads, Target: workbench.KindSession, handle: listRuns,
-			Params:  []Param{{Name: "status", Doc: "only runs in this status", Kind: TextParam, Enum: statusNames()}, sinceParam, untilParam, limitParam, cursorParam},
+			Params: []Param{{Name: "status", Doc: "only runs in this status", Kind: TextParam, Enum: statusNames()},
+				{Name: "lane", Doc: "only runs of this lane", Kind: TextParam, Enum: []string{string(workbench.LaneForeground), string(workbench.LaneBackground)}}, sinceParam, untilParam, limitParam, cursorParam},
 			Replies: []Reply{ok("A page of runs.", SessionList[workbench.Run]{})},
 		},
 		ofRun(Route{
@@ -214,11 +215,12 @@ func (o RunOptions) spec(language workbench.Language, code string) (workbench.Ru
 	}
 	spec := workbench.RunSpec{
 		Language: language, Code: code, Args: o.Args, Env: o.Env, Stdin: o.Stdin, Artifacts: files, Keep: o.Keep,
+		Background: o.Background != nil && *o.Background,
 	}
 	// 0 means the default to the engine; a caller who sends it asks for nothing
 	// at all, and is refused like every value below the range.
 	if o.TimeoutMs != nil {
-		if err := workbench.InRange("timeoutMs", *o.TimeoutMs, workbench.MinTimeoutMs, workbench.MaxForegroundTimeout.Milliseconds()); err != nil {
+		if err := workbench.TimeoutInRange(*o.TimeoutMs, spec.Background, workbench.MaxForegroundTimeout.Milliseconds()); err != nil {
 			return workbench.RunSpec{}, err
 		}
 		spec.TimeoutMs = *o.TimeoutMs
@@ -239,7 +241,6 @@ func (o RunOptions) refuseNotBuilt() error {
 		used  bool
 	}{
 		{"contextId", o.ContextID != nil},
-		{"background", o.Background != nil && *o.Background},
 		{"afterExecution", o.AfterExecution != nil},
 		{"reusableRun", o.ReusableRun != nil && (!isMode || mode != "off" || len(o.ReusableRun) != 1)},
 	} {
@@ -278,7 +279,7 @@ func listRuns(c *call) error {
 		return err
 	}
 	list, err := c.s.o.Engine.ListRuns(c.ctx, c.p, workbench.RunFilter{
-		SessionID: c.id, Status: workbench.Status(c.q.text("status")), Since: c.q.time("since"), Until: c.q.time("until"),
+		SessionID: c.id, Status: workbench.Status(c.q.text("status")), Lane: workbench.Lane(c.q.text("lane")), Since: c.q.time("since"), Until: c.q.time("until"),
 	}, c.q.page())
 	if err != nil {
 		return err

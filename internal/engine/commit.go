@@ -96,12 +96,12 @@ func (x *execution) adoptPlaced(ctx context.Context, made workspace.Committed) e
 		return nil
 	}
 	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: x.s.ID, TenantID: x.s.TenantID,
-		ParentID: x.c.head, Generation: x.c.generation, RunIDs: []string{}, Exclusive: true, CreatedAt: x.e.now()})
+		ParentID: x.c.head, Generation: x.c.generation, RunIDs: nonNil(x.c.since), Exclusive: len(x.c.out) == 0, CreatedAt: x.e.now()})
 	commit, err := x.e.o.Store.CreateCommit(ctx, commit, x.c.epoch, made.Refs)
 	if err != nil {
 		return err
 	}
-	x.c.tree, x.c.head = made.Tree, commit.ID
+	x.c.advance(made.Tree, commit.ID, nil)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"crypto/rand"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,19 +28,25 @@ type compute struct {
 	e  *Engine
 	id string // of the session
 
-	// These belong to Engine.mu: whether a goroutine works on the lane, whether
-	// it must look once more, and whether the session has ended.
-	working, again, over bool
+	// These belong to Engine.mu: the lanes' goroutines, and whether the session
+	// has ended.
+	foreground, background lane
+	over                   bool
 
 	held atomic.Int32 // restarts that cancel what runs: no run begins meanwhile
 
-	// mu is held by whoever uses or changes what follows: the lane while a run
-	// executes, a restart, the end of the session.
+	// mu is held by whoever uses or changes what follows: a lane while it brings
+	// a run to its start and while it settles it, a restart, the end of the
+	// session. While code runs nobody holds it for that: out says who has code in
+	// the sandbox.
 	mu         sync.Mutex
-	epoch      int64 // of the lease; 0: not held
-	generation int64 // of box
-	lost       bool  // the generation's sandbox is gone without a restart
-	dirty      bool  // a dispatched run may not be settled
+	left       *sync.Cond          // on mu: one of out is settled, or given up
+	out        map[*execution]bool // dispatched and not settled
+	since      []string            // runs that were active at any time since head was committed
+	epoch      int64               // of the lease; 0: not held
+	generation int64               // of box
+	lost       bool                // the generation's sandbox is gone without a restart
+	dirty      bool                // a dispatched run may not be settled
 	box        sandbox.Sandbox
 	wire       *guestwire.Client
 	bound      workbench.Limits
@@ -49,9 +56,60 @@ type compute struct {
 	oomKills   int64  // processes of box that the host had killed for memory, when last looked at
 	known      int64  // generation that a run is known to have been dispatched in
 
-	flight sync.Mutex // guards the run in flight
-	runID  string
-	stop   chan workbench.Reason // capacity 1
+	flight sync.Mutex
+	stops  map[string]chan workbench.Reason // by run on its way or out; capacity 1; guarded by flight
+}
+
+// lane is a queue of a session as this engine works on it.
+type lane struct {
+	workers int  // goroutines
+	again   bool // one of them must look once more
+}
+
+func newCompute(e *Engine, id string) *compute {
+	c := &compute{e: e, id: id, out: map[*execution]bool{}, stops: map[string]chan workbench.Reason{}}
+	c.left = sync.NewCond(&c.mu)
+	return c
+}
+
+// joined notes that a run has been dispatched. What it changes cannot be told
+// from what the others change that are out at any time while it is. The caller
+// holds c.mu.
+func (c *compute) joined(x *execution) {
+	c.out[x] = true
+	c.since = append(c.since, x.run.ID)
+	if len(c.out) > 1 {
+		for other := range c.out {
+			other.shared = true
+		}
+	}
+}
+
+// parted notes that a run is settled or given up. The caller holds c.mu.
+func (c *compute) parted(x *execution) {
+	delete(c.out, x)
+	c.left.Broadcast()
+}
+
+// advance makes a commit the one that the sandbox is compared with, and returns
+// nothing of what was active before but those that still are: x is not among
+// them. The caller holds c.mu.
+func (c *compute) advance(tree workspace.Tree, commit string, x *execution) {
+	c.tree, c.head, c.since = tree, commit, nil
+	for other := range c.out {
+		if other != x {
+			c.since = append(c.since, other.run.ID)
+		}
+	}
+	slices.Sort(c.since)
+}
+
+// alone waits until no code of a run is in the sandbox. The caller holds c.mu,
+// which others get meanwhile.
+func (c *compute) alone() {
+	for len(c.out) > 0 {
+		c.left.Wait()
+	}
 }
 
 // lease makes sure this engine owns the session. Code: conflict while another
@@ -72,12 +130,13 @@ func (c *compute) lease(ctx context.Context) error {
 // interrupted, and what it still writes is refused by the store.
 func (c *compute) fenced() {
 	c.interrupt("", workbench.ReasonServerLost)
-	c.e.loops.Go(func() { // the lane holds mu until the interrupted run is over
+	c.e.loops.Go(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), killWithin)
 		defer cancel()
 		c.drop(ctx)
+		c.alone() // what they write is refused
 		c.epoch = 0
 	})
 }
@@ -94,31 +153,33 @@ func (c *compute) gaveUp(ctx context.Context, err error) bool {
 	return true
 }
 
-// takeoff registers the run in flight, so that a cancel from now on reaches it.
+// takeoff registers a run in flight, so that a cancel from now on reaches it.
 func (c *compute) takeoff(runID string) <-chan workbench.Reason {
 	c.flight.Lock()
 	defer c.flight.Unlock()
-	c.runID, c.stop = runID, make(chan workbench.Reason, 1)
-	return c.stop
+	c.stops[runID] = make(chan workbench.Reason, 1)
+	return c.stops[runID]
 }
 
-func (c *compute) landed() {
+func (c *compute) landed(runID string) {
 	c.flight.Lock()
 	defer c.flight.Unlock()
-	c.runID, c.stop = "", nil
+	delete(c.stops, runID)
 }
 
-// interrupt asks the run in flight to end. An empty runID means any. The first
+// interrupt asks a run in flight to end. An empty runID means all. The first
 // reason counts.
 func (c *compute) interrupt(runID string, why workbench.Reason) {
 	c.flight.Lock()
 	defer c.flight.Unlock()
-	if c.stop == nil || runID != "" && runID != c.runID {
-		return
-	}
-	select {
-	case c.stop <- why:
-	default:
+	for id, stop := range c.stops {
+		if runID != "" && runID != id {
+			continue
+		}
+		select {
+		case stop <- why:
+		default:
+		}
 	}
 }
 
@@ -161,7 +222,7 @@ func (c *compute) evict(ctx context.Context) bool {
 		return false // it is in use
 	}
 	defer c.mu.Unlock()
-	if c.box == nil {
+	if c.box == nil || len(c.out) > 0 {
 		return false
 	}
 	c.drop(ctx)
@@ -176,6 +237,7 @@ func (c *compute) ensure(ctx context.Context, s workbench.Session) (replaced boo
 		return false, nil
 	}
 	c.drop(ctx)
+	c.alone() // those that were in the sandbox end with it, in its generation
 	if err := c.loadHead(ctx, s); err != nil {
 		return false, err
 	}
@@ -284,10 +346,11 @@ func (c *compute) loadHead(ctx context.Context, s workbench.Session) error {
 	if c.head == head.ID {
 		return nil
 	}
-	if c.tree, err = c.e.loadTree(ctx, head); err != nil {
+	tree, err := c.e.loadTree(ctx, head)
+	if err != nil {
 		return err
 	}
-	c.head = head.ID
+	c.advance(tree, head.ID, nil)
 	return nil
 }
 
@@ -319,7 +382,8 @@ func (c *compute) startOver(ctx context.Context, p workbench.Principal, s workbe
 		return err
 	}
 	c.drop(ctx)
-	c.tree, c.head, c.generation, c.lost = made.Tree, commit.ID, s.Generation, false
+	c.advance(made.Tree, commit.ID, nil)
+	c.generation, c.lost = s.Generation, false
 	return nil
 }
 
@@ -338,6 +402,9 @@ func guestLimits(l workbench.Limits) guestwire.SandboxLimits {
 // outOfMemory reports whether the host killed processes of the sandbox for
 // memory since it was last asked. The guest sees only a signal then.
 func (c *compute) outOfMemory(ctx context.Context) bool {
+	if c.box == nil {
+		return false
+	}
 	stats, err := c.box.Stats(ctx)
 	if err != nil {
 		return false

@@ -36,15 +36,19 @@ type Options struct {
 
 	Sizes        []workbench.Size // default: workbench.StandardSizes
 	DefaultImage string           // name or id; default: the image store's
-	MaxRunning   int              // runs that execute at once; default 8
-	MaxSandboxes int              // live sandboxes; idle ones make room; default 64
-	Warm         map[string]int   // sandboxes kept ready for new sessions, by size; default none
-	LeaseTTL     time.Duration    // default 15 s
-	SweepEvery   time.Duration    // of deadlines; default 1 s
-	RetainEvery  time.Duration    // sweeps of what is kept for a time; default 15 s
-	Clock        func() time.Time // default time.Now
-	Log          *slog.Logger     // default: discards
-	Metrics      Metrics          // default: counts nothing
+	MaxRunning   int              // foreground runs that execute at once; default 8
+	// MaxBackground is how many background runs execute at once, besides the
+	// others; default 8. They leave sandboxes for MaxRunning others where there
+	// are enough.
+	MaxBackground int
+	MaxSandboxes  int              // live sandboxes; idle ones make room; default 64
+	Warm          map[string]int   // sandboxes kept ready for new sessions, by size; default none
+	LeaseTTL      time.Duration    // default 15 s
+	SweepEvery    time.Duration    // of deadlines; default 1 s
+	RetainEvery   time.Duration    // sweeps of what is kept for a time; default 15 s
+	Clock         func() time.Time // default time.Now
+	Log           *slog.Logger     // default: discards
+	Metrics       Metrics          // default: counts nothing
 }
 
 // Metrics is what the engine counts for operators.
@@ -57,15 +61,16 @@ type Metrics interface {
 
 // Engine runs sessions. Start it before use and Stop it at the end.
 type Engine struct {
-	o        Options
-	id       string
-	log      *slog.Logger
-	now      func() time.Time
-	slots    *slots
-	capacity *capacity
-	pool     *pool.Pool // nil until Start
-	sizes    []workbench.Size
-	info     sandbox.Info
+	o          Options
+	id         string
+	log        *slog.Logger
+	now        func() time.Time
+	slots      *slots
+	background *slots
+	capacity   *capacity
+	pool       *pool.Pool // nil until Start
+	sizes      []workbench.Size
+	info       sandbox.Info
 
 	mu       sync.Mutex
 	sessions map[string]*compute // of this engine, live or about to be
@@ -95,6 +100,10 @@ func New(o Options) *Engine {
 	// Every run that executes needs a sandbox: with fewer, runs would wait for
 	// each other's.
 	o.MaxSandboxes = max(o.MaxSandboxes, o.MaxRunning)
+	if o.MaxBackground == 0 {
+		o.MaxBackground = 8
+	}
+	o.MaxBackground = max(1, min(o.MaxBackground, o.MaxSandboxes-o.MaxRunning))
 	if o.LeaseTTL == 0 {
 		o.LeaseTTL = 15 * time.Second
 	}
@@ -116,7 +125,7 @@ func New(o Options) *Engine {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Engine{
 		o: o, id: workbench.NewID(workbench.KindEngine), log: o.Log, now: o.Clock,
-		slots: newSlots(o.MaxRunning), capacity: newCapacity(o.MaxSandboxes),
+		slots: newSlots(o.MaxRunning), background: newSlots(o.MaxBackground), capacity: newCapacity(o.MaxSandboxes),
 		sessions: map[string]*compute{},
 		ctx:      ctx, cancel: cancel, drain: make(chan struct{}),
 	}

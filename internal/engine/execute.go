@@ -39,14 +39,20 @@ type execution struct {
 	log     *runLog
 	result  guestwire.ExecResult
 	stopped workbench.Reason // why it was asked to end, if it was
-	input   string           // commit the step began with
+	input   workspace.Tree   // that the step began with
+	box     sandbox.Sandbox  // it was dispatched to; nil before
+	wire    *guestwire.Client
+	epoch   int64 // it was dispatched under, and generation
+	gen     int64
+	shared  bool // others were out at the same time; guarded by c.mu
 	began   time.Time
 	full    atomic.Bool // a file was refused by a limit of retained files
 }
 
-// execute takes a queued run to its terminal status. It holds c.mu. An error
-// means that the run is not settled: it stays queued, or, once dispatched, is
-// settled as unknown by whoever recovers it.
+// execute takes a queued run to its terminal status. The caller holds c.mu,
+// which others get while the code runs. An error means that the run is not
+// settled: it stays queued, or, once dispatched, is settled as unknown by
+// whoever recovers it.
 func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) error {
 	s, err := e.o.Store.Session(ctx, workbench.SystemPrincipal(), run.SessionID)
 	if err != nil {
@@ -61,7 +67,7 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 		return err
 	}
 	x := &execution{e: e, c: c, s: s, run: run, stop: c.takeoff(run.ID)}
-	defer c.landed()
+	defer c.landed(run.ID)
 	if x.spec, err = e.openSpec(ctx, run); err != nil {
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
@@ -105,7 +111,19 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	if err != nil || !dispatched {
 		return err
 	}
-	return x.carry(ctx)
+	c.outOfMemory(ctx) // what the host killed before is another run's
+	c.joined(x)
+	defer c.parted(x)
+	if run.Lane == workbench.LaneBackground {
+		e.wake(c.id, run.Lane) // the next one need not wait for this one's end
+	}
+	c.mu.Unlock()
+	end, err := x.carry(ctx)
+	c.mu.Lock()
+	if err != nil {
+		return err
+	}
+	return end(ctx)
 }
 
 func (x *execution) notice(code, detail string) {
@@ -159,11 +177,15 @@ func (x *execution) misplaced(err error) error {
 // generation is the session's, which a lost sandbox may have raised meanwhile.
 func (x *execution) generation() int64 { return max(x.c.generation, x.s.Generation) }
 
+// lone reports whether the sandbox that the code was in is still the session's,
+// and nobody else has code in it. The caller holds c.mu.
+func (x *execution) lone() bool { return x.c.box == x.box && len(x.c.out) == 1 }
+
 // dispatch writes that the step is about to leave, before a byte of it does.
 // It reports false when the run was cancelled first.
 func (x *execution) dispatch(ctx context.Context) (bool, error) {
-	x.run.InputRoot = x.c.tree.Root()
-	x.input = x.c.head
+	x.run.InputRoot, x.input = x.c.tree.Root(), x.c.tree
+	x.box, x.wire, x.epoch, x.gen = x.c.box, x.c.wire, x.c.epoch, x.c.generation
 	x.run.Image, x.run.Driver = x.s.Image, x.e.info.Driver
 	x.began = time.Now()
 	at := x.e.now()
@@ -192,12 +214,13 @@ func (x *execution) dispatch(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// carry hands the code to the guest, follows it to its end and settles.
-func (x *execution) carry(ctx context.Context) error {
+// carry hands the code to the guest and follows it to its end. It returns what
+// settles the run, which needs c.mu; carry is called without.
+func (x *execution) carry(ctx context.Context) (end func(context.Context) error, err error) {
 	if err := failpoint.Hit("engine.dispatch.after"); err != nil {
-		return err
+		return nil, err
 	}
-	run, epoch, generation := x.run.ID, x.c.epoch, x.c.generation
+	run, epoch, generation := x.run.ID, x.epoch, x.gen
 	const dispatchedSeq = 2 // queued, dispatching
 	x.log = x.e.newRunLog(x.run, dispatchedSeq, x.outputBytes(), x.s.Limits.FileBytes,
 		func(ctx context.Context, status *workbench.Status, entries []workbench.LogEntry) error {
@@ -207,32 +230,36 @@ func (x *execution) carry(ctx context.Context) error {
 			return x.e.o.Store.AppendLog(ctx, run, epoch, generation, status, entries)
 		})
 	defer x.log.stop()
-	x.c.outOfMemory(ctx) // what the host killed before is another run's
 	beginning, begun := x.within(ctx, startGrace+answerGrace)
-	exec, err := x.c.wire.Exec(beginning, x.request(), x)
+	exec, err := x.wire.Exec(beginning, x.request(), x)
 	begun()
-	if err != nil && refused(err) {
-		x.e.log.Warn("the guest refused a run", "run", x.run.ID, "err", err)
-		if !workbench.HasCode(err, workbench.CodeLanguageUnknown) {
-			x.c.drop(ctx) // it would refuse the next one too
-		}
-		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonInfrastructure,
-			workbench.AsError(err).Detail+"; no byte of the code ran, so it is safe to submit again")
-	}
-	if err != nil {
-		return x.lost(ctx, err)
+	switch {
+	case err != nil && refused(err):
+		return func(ctx context.Context) error { return x.settleRefused(ctx, err) }, nil
+	case err != nil:
+		return func(ctx context.Context) error { return x.lost(ctx, err) }, nil
 	}
 	if err := failpoint.Hit("engine.exec.started"); err != nil {
-		return err
+		return nil, err
 	}
 	x.log.begin()
 	if err := x.follow(ctx, exec); err != nil {
-		return x.lost(ctx, err)
+		return func(ctx context.Context) error { return x.lost(ctx, err) }, nil
 	}
 	if err := failpoint.Hit("engine.exec.ended"); err != nil {
-		return err
+		return nil, err
 	}
-	return x.settle(ctx)
+	return x.settle, nil
+}
+
+// settleRefused settles a run that the guest did not begin.
+func (x *execution) settleRefused(ctx context.Context, err error) error {
+	x.e.log.Warn("the guest refused a run", "run", x.run.ID, "err", err)
+	if !workbench.HasCode(err, workbench.CodeLanguageUnknown) && x.lone() {
+		x.c.drop(ctx) // it would refuse the next one too
+	}
+	return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonInfrastructure,
+		workbench.AsError(err).Detail+"; no byte of the code ran, so it is safe to submit again")
 }
 
 // refused reports whether an error of Exec means that no byte of code ran.
@@ -302,7 +329,8 @@ func (x *execution) follow(ctx context.Context, exec *guestwire.Exec) error {
 	}
 }
 
-// lost settles a step whose end was not seen. The sandbox is given up. If the
+// lost settles a step whose end was not seen. The sandbox is given up; others
+// that have code in it find that out by themselves. If the
 // host itself ended it at its memory bound, that is the outcome; a step that
 // was asked to end, or ran into its time limit, and did not answer was killed
 // with its sandbox, which is its outcome too. Everything else is unknown.
@@ -310,13 +338,15 @@ func (x *execution) lost(ctx context.Context, cause error) error {
 	stopping := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin+settleWait)
 	defer cancel()
-	x.e.log.Warn("sandbox lost under a run", "run", x.run.ID, "sandbox", x.c.box.ID(), "err", cause)
-	box := x.c.box
+	x.e.log.Warn("sandbox lost under a run", "run", x.run.ID, "sandbox", x.box.ID(), "err", cause)
+	box := x.box
 	select { // how it ended by itself, before it is ended from here
 	case <-box.Done():
 	case <-time.After(time.Second):
 	}
-	x.c.drop(ctx)
+	if x.c.box == box {
+		x.c.drop(ctx)
+	}
 	exit := box.Exit()
 	if exit.Stderr != "" {
 		x.e.log.Warn("guest said", "sandbox", box.ID(), "stderr", exit.Stderr)

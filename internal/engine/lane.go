@@ -18,50 +18,73 @@ func (e *Engine) compute(id string) *compute {
 func (e *Engine) computeLocked(id string) *compute {
 	c := e.sessions[id]
 	if c == nil {
-		c = &compute{e: e, id: id}
+		c = newCompute(e, id)
 		e.sessions[id] = c
 	}
 	return c
 }
 
-// wake makes sure that the session's foreground lane is being worked on.
-func (e *Engine) wake(id string) {
+// BackgroundLanes is how many background runs of a session execute at once.
+const BackgroundLanes = 4
+
+// lane is the one of the name.
+func (c *compute) lane(name workbench.Lane) (l *lane, width int) {
+	if name == workbench.LaneBackground {
+		return &c.background, BackgroundLanes
+	}
+	return &c.foreground, 1
+}
+
+// wake makes sure that a lane of the session is being worked on.
+func (e *Engine) wake(id string, name workbench.Lane) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.stopping {
 		return
 	}
 	c := e.computeLocked(id)
-	c.again = true
-	if !c.working {
-		c.working = true
+	l, width := c.lane(name)
+	l.again = true
+	if l.workers < width {
+		l.workers++
 		e.workers.Add(1)
-		go e.work(c)
+		go e.work(c, name)
 	}
 }
 
-// work runs the lane of a session until its queue is empty.
-func (e *Engine) work(c *compute) {
+// wakeAll is wake for every lane.
+func (e *Engine) wakeAll(id string) {
+	e.wake(id, workbench.LaneForeground)
+	e.wake(id, workbench.LaneBackground)
+}
+
+// idle reports whether no goroutine works for the session. The caller holds
+// Engine.mu.
+func (c *compute) idle() bool { return c.foreground.workers+c.background.workers == 0 }
+
+// work runs a lane of a session until its queue is empty.
+func (e *Engine) work(c *compute, name workbench.Lane) {
 	defer e.workers.Done()
+	l, _ := c.lane(name)
 	for {
 		e.mu.Lock()
-		if e.stopping || !c.again {
-			c.working = false
-			if c.over && e.sessions[c.id] == c {
+		if e.stopping || !l.again {
+			l.workers--
+			if c.over && c.idle() && e.sessions[c.id] == c {
 				delete(e.sessions, c.id)
 			}
 			e.mu.Unlock()
 			return
 		}
-		c.again = false
+		l.again = false
 		e.mu.Unlock()
 		for {
-			ran, err := e.runNext(c)
+			ran, err := e.runNext(c, name)
 			if err != nil {
-				e.log.Error("lane", "session", c.id, "err", err)
+				e.log.Error("lane", "session", c.id, "lane", name, "err", err)
 				e.pause(time.Second)
 				e.mu.Lock()
-				c.again = true // the queue is in the store, and so is what is unsettled
+				l.again = true // the queue is in the store, and so is what is unsettled
 				e.mu.Unlock()
 				break
 			}
@@ -91,9 +114,9 @@ func (e *Engine) draining() bool {
 // staleAfter is how long a look at the queue is believed.
 const staleAfter = 5 * time.Millisecond
 
-// runNext takes the first queued run of the session to its end. It reports
-// whether there was one.
-func (e *Engine) runNext(c *compute) (bool, error) {
+// runNext takes the first queued run of a lane to its end. It reports whether
+// there was one.
+func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 	ctx := e.ctx
 	if e.draining() {
 		return false, nil
@@ -118,23 +141,28 @@ func (e *Engine) runNext(c *compute) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	run, ok, err := e.o.Store.NextQueued(ctx, c.id, workbench.LaneForeground)
+	run, ok, err := e.o.Store.NextQueued(ctx, c.id, name)
 	if err != nil || !ok {
 		return false, err
 	}
 	looked := time.Now()
-	if err := e.slots.acquire(ctx, run.TenantID); err != nil {
+	places := e.slots
+	if name == workbench.LaneBackground {
+		places = e.background
+	}
+	if err := places.acquire(ctx, run.TenantID); err != nil {
 		return false, nil // stopping
 	}
-	defer e.slots.release()
+	defer places.release()
 	if e.draining() {
 		return false, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(looked) > staleAfter {
-		// Cancelled while it waited for its turn, it must cost nobody a sandbox.
-		if run, ok, err = e.o.Store.NextQueued(ctx, c.id, workbench.LaneForeground); err != nil || !ok {
+	if name == workbench.LaneBackground || time.Since(looked) > staleAfter {
+		// Cancelled while it waited for its turn, it must cost nobody a sandbox;
+		// and another worker of the lane may have taken it.
+		if run, ok, err = e.o.Store.NextQueued(ctx, c.id, name); err != nil || !ok {
 			return false, err
 		}
 	}
@@ -145,6 +173,7 @@ func (e *Engine) runNext(c *compute) (bool, error) {
 		return true, nil
 	}
 	switch {
+	case len(c.out) > 0: // it is in use
 	case c.live():
 		e.capacity.markIdle(c)
 	default:

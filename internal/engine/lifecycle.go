@@ -101,8 +101,8 @@ func (e *Engine) forget(ctx context.Context, id string) {
 	e.mu.Lock()
 	c := e.sessions[id]
 	if c != nil {
-		c.over = true // its worker, if there is one, removes it when it leaves
-		if !c.working {
+		c.over = true // its last worker, if there is one, removes it when it leaves
+		if c.idle() {
 			delete(e.sessions, id)
 		}
 	}
@@ -113,6 +113,7 @@ func (e *Engine) forget(ctx context.Context, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop(ctx)
+	c.alone()
 	if c.epoch > 0 {
 		if err := e.o.Store.ReleaseLease(ctx, id, e.id, c.epoch); err != nil {
 			e.log.Warn("lease not released", "session", id, "err", err)
@@ -191,7 +192,7 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 // lockCancelling takes c.mu, and cancels what is submitted until it has it.
 // Code: runs_active if a run does not end in time.
 func (e *Engine) lockCancelling(ctx context.Context, c *compute) error {
-	for deadline := time.Now().Add(settleWait); !c.mu.TryLock(); {
+	for deadline := time.Now().Add(settleWait); !c.lockAlone(); {
 		if time.Now().After(deadline) {
 			return workbench.E(workbench.CodeRunsActive, "a run of this session has not ended yet").WithHint("try again")
 		}
@@ -208,8 +209,20 @@ func (e *Engine) lockCancelling(ctx context.Context, c *compute) error {
 	return nil
 }
 
+// lockAlone takes c.mu if it is free and no code of a run is in the sandbox.
+func (c *compute) lockAlone() bool {
+	if !c.mu.TryLock() {
+		return false
+	}
+	if len(c.out) == 0 {
+		return true
+	}
+	c.mu.Unlock()
+	return false
+}
+
 // lockIdle takes c.mu unless a run of the session is not terminal: whoever
-// executes one holds the lock until its end.
+// executes one holds the lock when it settles it.
 func (e *Engine) lockIdle(ctx context.Context, c *compute) error {
 	for {
 		active, err := e.o.Store.ActiveRuns(ctx, c.id)
@@ -220,7 +233,7 @@ func (e *Engine) lockIdle(ctx context.Context, c *compute) error {
 			return workbench.E(workbench.CodeRunsActive, "%s not terminal", counted(len(active), "run of this session is", "runs of this session are")).
 				WithHint("wait for them, cancel them, or restart with cancelActive: true")
 		}
-		if c.mu.TryLock() {
+		if c.lockAlone() {
 			return nil
 		}
 		select { // the last run has settled; its goroutine is about to let go

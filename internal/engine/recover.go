@@ -81,7 +81,7 @@ func (e *Engine) adopt(ctx context.Context, sessionID string) (unknown int, err 
 	active, unknown, err := c.clear(ctx)
 	c.mu.Unlock()
 	if active > 0 || err != nil {
-		e.wake(sessionID)
+		e.wakeAll(sessionID)
 	}
 	return unknown, err
 }
@@ -147,7 +147,7 @@ func (e *Engine) pickUp(ctx context.Context) {
 			return
 		}
 		for _, id := range ids {
-			e.wake(id)
+			e.wakeAll(id)
 		}
 		if len(ids) < sweepBatch {
 			return
@@ -166,7 +166,7 @@ func (e *Engine) sweep(ctx context.Context) {
 		e.sweepRetained(ctx)
 		e.stock(ctx)
 	}
-	e.o.Metrics.Live(e.capacity.count(), e.slots.busy())
+	e.o.Metrics.Live(e.capacity.count(), e.slots.busy()+e.background.busy())
 }
 
 // sweepRetained removes what is past its time: files, blobs that nothing names,

@@ -81,7 +81,7 @@ func (x *execution) keep(ctx context.Context, path string, origin workbench.Arti
 		derived[i] = sel.ID
 	}
 	kept, err := x.e.o.Artifacts.Keep(ctx, artifact.KeepRequest{Session: x.s, RunID: x.run.ID, Revision: x.run.Revision,
-		Generation: x.c.generation, Epoch: x.c.epoch, Path: path, Origin: origin, Size: size, DerivedFrom: derived}, content)
+		Generation: x.gen, Epoch: x.epoch, Path: path, Origin: origin, Size: size, DerivedFrom: derived}, content)
 	if err != nil {
 		return workbench.Artifact{}, err
 	}
@@ -96,30 +96,40 @@ func (x *execution) keep(ctx context.Context, path string, origin workbench.Arti
 func (x *execution) settle(ctx context.Context) error {
 	x.run.DurationMs = x.result.Duration.Milliseconds()
 	x.run.PeakMemoryBytes = x.result.PeakBytes
-	if x.result.ExitCode != 0 && x.result.Reason != workbench.ReasonOutOfMemory && x.c.outOfMemory(ctx) {
+	if x.result.ExitCode != 0 && x.result.Reason != workbench.ReasonOutOfMemory && x.c.box == x.box && x.c.outOfMemory(ctx) {
 		x.result.LimitsHit = append(x.result.LimitsHit, workbench.LimitMemory)
 		if x.result.Signal != "" {
 			x.result.Reason = workbench.ReasonOutOfMemory
 		}
 	}
 	x.run.LimitsHit = append(x.run.LimitsHit, x.result.LimitsHit...)
-	committing, done := x.within(ctx, startWithin)
-	made, err := x.commit(committing)
-	done()
+	made, err := x.committed(ctx)
 	if err != nil {
 		x.e.log.Warn("workspace not committed", "run", x.run.ID, "err", err)
 		x.notice(workbench.NoticeCommitFailed, "the workspace could not be committed ("+workbench.AsError(err).Detail+"); the session goes on with the commit before this run")
-		x.c.drop(ctx)
+		if x.c.box == x.box {
+			x.c.drop(ctx)
+		}
 	} else {
 		keeping, kept := x.within(ctx, startWithin)
 		lied := x.keepGlobs(keeping, made.Tree)
 		late := keeping.Err() != nil
-		if kept(); late || lied {
+		if kept(); late || lied && x.lone() { // where other code runs, a file may have changed since
 			x.c.drop(ctx) // it did not give, or not in time, what it had just named
 		}
 	}
 	x.outcome()
 	return x.finish(ctx, made, err == nil)
+}
+
+// committed is the workspace as the run left it, if the sandbox is still there.
+func (x *execution) committed(ctx context.Context) (workspace.Committed, error) {
+	if x.c.box != x.box {
+		return workspace.Committed{}, workbench.E(workbench.CodeSandboxLost, "the sandbox was lost before it could be looked at")
+	}
+	committing, done := x.within(ctx, startWithin)
+	defer done()
+	return x.commit(committing)
 }
 
 // settleWithout ends a step that left no workspace to commit.
@@ -200,14 +210,17 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 	x.run.LimitsHit = slices.Compact(x.run.LimitsHit)
 	finished := x.e.now()
 	x.run.FinishedAt = &finished
-	s := store.Settlement{Epoch: x.c.epoch, Generation: x.c.generation}
+	s := store.Settlement{Epoch: x.epoch, Generation: x.gen}
 	if committed {
 		x.run.OutputRoot = made.Tree.Root()
-		x.run.Files.Exclusive = true // one lane: no other run was active
+		x.run.Files.Exclusive = !x.shared
 		s.Changes = made.Changes
-		if x.run.OutputRoot != x.run.InputRoot || x.c.head == "" || len(made.Refs) > 0 {
+		if x.shared { // what others committed meanwhile may be its own too
+			s.Changes = workspace.Diff(x.input, made.Tree)
+		}
+		if x.run.OutputRoot != x.c.tree.Root() || x.c.head == "" || len(made.Refs) > 0 {
 			commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: x.s.ID, TenantID: x.s.TenantID,
-				ParentID: x.c.head, Generation: x.c.generation, RunIDs: []string{x.run.ID}, Exclusive: true, CreatedAt: finished})
+				ParentID: x.c.head, Generation: x.gen, RunIDs: slices.Clone(x.c.since), Exclusive: !x.shared, CreatedAt: finished})
 			s.Commit, s.ManifestRefs, x.run.CommitID = &commit, made.Refs, commit.ID
 		} else {
 			x.run.CommitID = x.c.head // nothing changed: the same tree
@@ -230,10 +243,7 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 		return err
 	}
 	if committed {
-		x.c.tree = made.Tree
-		if s.Commit != nil {
-			x.c.head = s.Commit.ID
-		}
+		x.c.advance(made.Tree, x.run.CommitID, x)
 	}
 	x.e.o.Metrics.RunEnded(string(x.run.Language), string(x.run.Status), time.Duration(x.run.QueuedMs)*time.Millisecond, time.Duration(x.run.DurationMs)*time.Millisecond)
 	return nil
@@ -318,7 +328,7 @@ func (x *execution) keepFromSandbox(ctx context.Context, entry workspace.Entry) 
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		_, err := x.c.wire.ReadFile(ctx, guestwire.Path(entry.Path), to)
+		_, err := x.wire.ReadFile(ctx, guestwire.Path(entry.Path), to)
 		_ = to.CloseWithError(err) // nil is the end of the file
 	}()
 	kept, err := x.keep(ctx, entry.Path, workbench.OriginKeep, entry.Size, from)

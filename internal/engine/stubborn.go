@@ -59,17 +59,17 @@ func (e *Engine) terminal(runID string) func() bool {
 
 // clear settles what execute, or another engine, left in flight: its end is not
 // known, or could not be written. It reports how many runs of the session are
-// not terminal, and how many it has settled as unknown. The caller holds c.mu
-// and no run is in flight.
+// not terminal, and how many it has settled as unknown. The caller holds c.mu.
 func (c *compute) clear(ctx context.Context) (active, unknown int, err error) {
 	if !c.dirty {
 		return 0, 0, nil
 	}
+	c.drop(ctx)
+	c.alone() // whoever else had code in the sandbox settles it first
 	runs, err := c.e.o.Store.ActiveRuns(ctx, c.id)
 	if err != nil {
 		return 0, 0, err
 	}
-	c.drop(ctx)
 	for _, run := range runs {
 		if run.Status == workbench.StatusQueued {
 			active++

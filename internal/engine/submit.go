@@ -81,7 +81,7 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 		return workbench.Submitted{}, err
 	}
 	if !replayed {
-		e.wake(run.SessionID)
+		e.wake(run.SessionID, run.Lane)
 	}
 	return workbench.Submitted{Run: run, Replayed: replayed}, nil
 }
@@ -108,12 +108,16 @@ func (e *Engine) newRun(ctx context.Context, s workbench.Session, spec workbench
 		return workbench.Run{}, err
 	}
 	timeout := spec.TimeoutMs
-	if timeout == 0 {
+	switch {
+	case timeout != 0:
+	case spec.Background:
+		timeout = workbench.MaxBackgroundTimeout.Milliseconds()
+	default:
 		timeout = s.Limits.TimeoutMs
 	}
 	return workbench.Run{
 		ID: id, ExecutionID: id, ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID, SessionID: s.ID,
-		Revision: s.Revision, Lane: workbench.LaneForeground, Language: spec.Language, Status: workbench.StatusQueued,
+		Revision: s.Revision, Lane: spec.Lane(), Language: spec.Language, Status: workbench.StatusQueued,
 		TimeoutMs: timeout, LimitsHit: []string{}, Notices: []workbench.Notice{}, Artifacts: []workbench.Artifact{},
 		Files: workbench.FilesChanged{Items: []workbench.ChangedFile{}}, Dependencies: []string{},
 		CreatedAt: e.now(), Sealed: sealed,
@@ -129,9 +133,8 @@ func (e *Engine) validate(ctx context.Context, p workbench.Principal, s workbenc
 		return spec, nil, err
 	}
 	if spec.TimeoutMs != 0 {
-		if err := workbench.InRange("timeoutMs", spec.TimeoutMs, workbench.MinTimeoutMs, s.Limits.MaxTimeoutMs); err != nil {
-			return spec, nil, workbench.AsError(err).WithHint("send a value in that range, or leave timeoutMs out for the session's default of %d; the longest is limits.maxTimeoutMs of the session",
-				s.Limits.TimeoutMs)
+		if err := workbench.TimeoutInRange(spec.TimeoutMs, spec.Background, s.Limits.MaxTimeoutMs); err != nil {
+			return spec, nil, err
 		}
 	}
 	if spec.OutputBytes != 0 {

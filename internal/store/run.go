@@ -100,6 +100,9 @@ func (db *DB) ListRuns(ctx context.Context, p workbench.Principal, f workbench.R
 	if f.SessionID != "" {
 		q.add(" AND r.session_id = ?", f.SessionID)
 	}
+	if f.Lane != "" {
+		q.add(" AND r.lane = ?", string(f.Lane))
+	}
 	if f.Status != "" {
 		q.add(" AND r.status = ?", string(f.Status))
 	}
@@ -119,8 +122,9 @@ func (db *DB) NextQueued(ctx context.Context, sessionID string, lane workbench.L
 	return run, err == nil, err
 }
 
-// SessionsWithQueued lists sessions in which a foreground run could start now:
-// one waits, none is out, and no other engine's lease lives. The order takes
+// SessionsWithQueued lists sessions in which a run may start now: a background
+// run waits, or a foreground run does and none is out, and no other engine's
+// lease lives. The order takes
 // one session of every tenant in turn, each tenant's longest waiting first.
 // afterID is the last session of the previous page, so that an engine gets
 // past those it cannot serve.
@@ -132,9 +136,9 @@ func (db *DB) SessionsWithQueued(ctx context.Context, engineID string, limit int
 	return all(ctx, db, scanString, `WITH waiting AS (
 			SELECT s.id AS id, s.tenant_id AS tenant_id, MIN(r.id) AS first
 			FROM runs r JOIN sessions s ON s.id = r.session_id
-			WHERE r.finished_at = 0 AND r.status = 'queued' AND r.lane = 'foreground'
+			WHERE r.finished_at = 0 AND r.status = 'queued'
 			AND (s.lease_owner = '' OR s.lease_owner = $1 OR s.lease_expires <= $2)
-			AND NOT EXISTS (SELECT 1 FROM runs o WHERE o.session_id = s.id AND o.lane = 'foreground' AND o.finished_at = 0 AND o.status <> 'queued')
+			AND (r.lane <> 'foreground' OR NOT EXISTS (SELECT 1 FROM runs o WHERE o.session_id = s.id AND o.lane = 'foreground' AND o.finished_at = 0 AND o.status <> 'queued'))
 			GROUP BY s.id, s.tenant_id),
 		ranked AS (SELECT id, ROW_NUMBER() OVER (PARTITION BY tenant_id ORDER BY first) AS place FROM waiting)
 		SELECT id FROM ranked WHERE (place, id) > (SELECT COALESCE(MAX(place), 0), COALESCE(MAX(id), '') FROM ranked WHERE id = $3)

@@ -23,6 +23,7 @@ type CreateRun struct {
 	OutputBytes *int64                     `json:"outputBytes,omitempty"` // default: the session's
 	Artifacts   []workbench.ArtifactSelect `json:"artifactIds,omitempty"` // put into the workspace first
 	Keep        []string                   `json:"keep,omitempty"`        // globs of files to retain
+	Background  bool                       `json:"background,omitempty"`  // beside the foreground queue, for up to 60 minutes
 	// IdempotencyKey makes the submission safe to repeat: the same key with
 	// the same job gives the same run. Without one, every submission is a new
 	// job and this client never repeats it.
@@ -99,6 +100,7 @@ func (c *Client) WaitForSessionRun(ctx context.Context, runID string) (workbench
 type RunFilter struct {
 	SessionID    string
 	Status       workbench.Status
+	Lane         workbench.Lane
 	Since, Until time.Time
 }
 
@@ -107,6 +109,9 @@ func (c *Client) ListRuns(ctx context.Context, f RunFilter, page workbench.Page)
 	q := pageQuery(page)
 	if f.Status != "" {
 		q.Set("status", string(f.Status))
+	}
+	if f.Lane != "" {
+		q.Set("lane", string(f.Lane))
 	}
 	setTimes(q, f.Since, f.Until)
 	return get[SessionList[workbench.Run]](ctx, c, "/sessions/"+seg(f.SessionID)+"/runs", q)
