@@ -34,6 +34,11 @@ const (
 	MaxTreeBytes = 64 << 30 // content of one scan or restore
 	MaxSkipped   = 1000     // skipped entries that are named; the rest is counted
 	maxID        = 64
+
+	MaxContexts     = 8        // living interpreters of one sandbox
+	MaxDisplay      = 16 << 20 // content of one display
+	MaxDisplays     = 100      // displays of one exec; what follows is only counted
+	MaxDisplayBytes = 16 << 20 // of all displays of one exec; likewise
 )
 
 // CodeGroupEnv names, in the environment of a guest, the first of three
@@ -121,11 +126,22 @@ type BindReply struct {
 	Enforced map[string]string `json:"enforced"`
 }
 
-// ExecRequest starts one program in a group. Either Argv or Language with
-// Source is set.
+// ExecRequest starts one program in a group, or has a cell run by a living
+// interpreter. Either Argv or Language with Source is set.
 type ExecRequest struct {
 	ID    string // [A-Za-z0-9_.-], at most 64 bytes; unique in the sandbox
 	Group string // same alphabet; made when it does not exist
+
+	// Context, when set, makes the exec a cell of the interpreter that lives
+	// under this name, and Group must be the same. Where none lives, one of the
+	// language is started, with Env and Dir, which later cells do not change.
+	// JavaScript and TypeScript are one interpreter's. Cells of one context run
+	// one after another; between them everything in it is stopped. EndGroup ends
+	// it. Argv, Args and Stdin must be empty.
+	//
+	// At its time limit, or cancelled, a cell is interrupted as from a keyboard.
+	// If it does not end within Grace, the whole context ends.
+	Context string
 
 	Argv     []string
 	Language workbench.Language
@@ -173,7 +189,31 @@ type ExecHandler interface {
 const (
 	OpSave   = "save"   // args: {"path": base64 of the workspace path, "mode": …}; the content is the file's
 	OpResult = "result" // args: {"value": any JSON, at most MaxResult}
+	// OpDisplay shows something: args are DisplayArgs, the content is one JSON
+	// object of at most MaxDisplay bytes that maps MIME types to strings: text as
+	// it is, binary types (image/png, image/jpeg and others that are not text) as
+	// base64. The host gets it after the output that was printed before it.
+	OpDisplay = "display"
 )
+
+// The kinds of display.
+const (
+	DisplayResult = "result"  // the value of a cell's last expression
+	DisplayShow   = "display" // what code shows
+	DisplayUpdate = "update"  // replaces what was shown under the same id
+	DisplayError  = "error"   // what ended the cell; application/json has ename, evalue and traceback, a list of lines
+	DisplayClear  = "clear"   // what was shown before is obsolete; the content is {}
+)
+
+// DisplayArgs are the arguments of OpDisplay.
+type DisplayArgs struct {
+	Kind     string          `json:"kind"`
+	ID       string          `json:"id,omitempty"`       // of a display that may be updated; at most 128 bytes of any text
+	Metadata json.RawMessage `json:"metadata,omitempty"` // a JSON object: by MIME type, or of the whole
+	// At is how much the program had printed: the client calls the handler after
+	// it has had this output.
+	At Offsets `json:"at"`
+}
 
 // BrokerCall is one call of code to the outside. Everything in it is hostile.
 type BrokerCall struct {
@@ -207,6 +247,20 @@ type ExecResult struct {
 	Forwarded Offsets          `json:"forwarded"`         // bytes the host was given
 	PeakBytes int64            `json:"peakMemoryBytes"`
 	Duration  time.Duration    `json:"durationNs"` // monotonic, of the program
+
+	// Context is of a cell: the interpreter after it. nil for any other exec.
+	Context *ContextState `json:"context,omitempty"`
+	// Displays counts them, those beyond the bounds included; the host was given
+	// all but Dropped.
+	Displays        int64 `json:"displays,omitempty"`
+	DisplaysDropped int64 `json:"displaysDropped,omitempty"`
+}
+
+// ContextState is what became of the interpreter that ran a cell.
+type ContextState struct {
+	Fresh bool  `json:"fresh"` // the cell began a new interpreter
+	Alive bool  `json:"alive"` // it lives after the cell
+	Cell  int64 `json:"cell"`  // number of the cell in it, from 1
 }
 
 // ExecInfo is one exec a guest keeps.

@@ -199,11 +199,36 @@ func (r ExecRequest) Check() error {
 	case r.OutputBytes < 0:
 		return bad("outputBytes", "the output limit is out of range")
 	}
+	if err := r.checkCell(); err != nil {
+		return err
+	}
 	switch r.Language {
 	case "", workbench.Python, workbench.JavaScript, workbench.TypeScript, workbench.Bash:
 		return nil
 	}
 	return workbench.E(workbench.CodeLanguageUnknown, "no such language").WithField("language")
+}
+
+// checkCell refuses what only a program can have.
+func (r ExecRequest) checkCell() error {
+	bad := func(field, format string, args ...any) error {
+		return workbench.E(workbench.CodeInvalidRequest, format, args...).WithField(field)
+	}
+	switch {
+	case r.Context == "":
+		return nil
+	case !validID(r.Context):
+		return bad("contextId", "the context's name is not well formed")
+	case r.Group != r.Context:
+		return bad("group", "a cell's group is its context")
+	case r.Language == "":
+		return bad("language", "a cell needs a language")
+	case len(r.Args) > 0:
+		return bad("args", "a cell takes no arguments")
+	case len(r.Stdin) > 0:
+		return bad("stdin", "a cell takes no input")
+	}
+	return nil
 }
 
 func checkEnv(k, v string) error {
@@ -259,6 +284,8 @@ func (r ExecResult) check(received Offsets) error {
 		return violation("signal")
 	case r.Duration < 0 || r.PeakBytes < 0 || len(r.LimitsHit) > len(knownLimits):
 		return violation("end out of range")
+	case r.Context != nil && r.Context.Cell < 0 || r.DisplaysDropped < 0 || r.Displays < r.DisplaysDropped:
+		return violation("context or displays out of range")
 	}
 	for _, l := range r.LimitsHit {
 		if !knownLimits[l] {

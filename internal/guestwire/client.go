@@ -281,6 +281,11 @@ func (c *Client) call(ch *channel) (any, error) {
 	ctx, cancel := context.WithCancel(ch.ctx)
 	defer cancel()
 	defer context.AfterFunc(e.ch.ctx, cancel)()
+	if b.Op == OpDisplay {
+		if err := e.beforeDisplay(ctx, b); err != nil {
+			return nil, err
+		}
+	}
 	call := BrokerCall{Exec: b.Exec, Op: b.Op, Args: b.Args, Size: b.Size}
 	if b.Size >= 0 {
 		content := &sizedReader{r: ch.in[streamContent], left: b.Size}
@@ -292,6 +297,19 @@ func (c *Client) call(ch *channel) (any, error) {
 		return reply, err
 	}
 	return e.handler.Call(ctx, call)
+}
+
+// beforeDisplay checks a display and waits for the output that was before it.
+func (e *Exec) beforeDisplay(ctx context.Context, b callBody) error {
+	var a DisplayArgs
+	if err := decode(b.Args, &a); err != nil || b.Size < 0 || b.Size > MaxDisplay || len(a.ID) > maxShortText || a.At.Stdout < 0 || a.At.Stderr < 0 {
+		return e.c.broken(violation("display out of bounds"))
+	}
+	switch a.Kind {
+	case DisplayResult, DisplayShow, DisplayUpdate, DisplayError, DisplayClear:
+		return e.reached(ctx, a.At)
+	}
+	return e.c.broken(violation("display of kind %.20q", a.Kind))
 }
 
 // sizedReader reads a stream that must have exactly so many bytes.

@@ -28,6 +28,7 @@ type execBody struct {
 	GraceNs     int64              `json:"graceNs"`
 	OutputBytes int64              `json:"outputBytes"`
 	KeepGroup   bool               `json:"keepGroup"`
+	Context     string             `json:"context,omitempty"`
 }
 
 type attachBody struct {
@@ -55,6 +56,10 @@ type Exec struct {
 	done    chan struct{}
 	result  ExecResult
 	err     error
+
+	mu      sync.Mutex
+	handled Offsets       // output for which the handler has returned
+	more    chan struct{} // closed and replaced when that grows
 }
 
 var execStreams = []uint8{streamStdout, streamStderr}
@@ -62,15 +67,16 @@ var execStreams = []uint8{streamStdout, streamStderr}
 // Exec starts a program and returns once the guest has begun it: an error means
 // that no byte of it ran, except sandbox_lost, guest_protocol and
 // request_cancelled, after which it may have. Codes: invalid_request,
-// language_not_available, conflict (the id is in use, or the sandbox is not
-// bound), capacity_exhausted (too many execs).
+// language_not_available, conflict (the id is in use, the sandbox is not bound,
+// or the context is another language's), capacity_exhausted (too many execs or
+// contexts).
 func (c *Client) Exec(ctx context.Context, r ExecRequest, h ExecHandler) (*Exec, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
 	body := execBody{ID: r.ID, Group: r.Group, Argv: toWords(r.Argv), Language: r.Language,
 		Name: r.Name, Args: toWords(r.Args), Env: envList(r.Env), Dir: r.Dir,
-		TimeoutNs: int64(r.Timeout), GraceNs: int64(r.Grace), OutputBytes: r.OutputBytes, KeepGroup: r.KeepGroup}
+		TimeoutNs: int64(r.Timeout), GraceNs: int64(r.Grace), OutputBytes: r.OutputBytes, KeepGroup: r.KeepGroup, Context: r.Context}
 	follow := map[uint8][]byte{}
 	if body.Source = r.Source; len(r.Source) > inline {
 		body.Source, body.SourceBytes = nil, int64(len(r.Source))
@@ -94,7 +100,7 @@ func (c *Client) Attach(ctx context.Context, id string, from Offsets, h ExecHand
 }
 
 func (c *Client) begin(ctx context.Context, id, op string, body any, from Offsets, h ExecHandler, send map[uint8][]byte) (*Exec, error) {
-	e := &Exec{ID: id, c: c, handler: h, started: make(chan struct{}), done: make(chan struct{})}
+	e := &Exec{ID: id, c: c, handler: h, started: make(chan struct{}), done: make(chan struct{}), handled: from, more: make(chan struct{})}
 	c.mu.Lock()
 	if c.execs[id] != nil {
 		c.mu.Unlock()
@@ -190,7 +196,38 @@ func (e *Exec) deliver(stream workbench.Stream, in *inbound) int64 {
 		if !deaf && len(data) > 0 {
 			deaf = e.handler.Output(stream, offset, data) != nil
 		}
+		e.advance(stream, offset+int64(len(data)))
 		in.consumed(len(data))
+	}
+}
+
+// advance notes that a stream was handled up to the offset.
+func (e *Exec) advance(stream workbench.Stream, to int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if stream == workbench.Stdout {
+		e.handled.Stdout = to
+	} else {
+		e.handled.Stderr = to
+	}
+	close(e.more)
+	e.more = make(chan struct{})
+}
+
+// reached waits until the output was handled up to the offsets.
+func (e *Exec) reached(ctx context.Context, at Offsets) error {
+	for {
+		e.mu.Lock()
+		now, more := e.handled, e.more
+		e.mu.Unlock()
+		if now.Stdout >= at.Stdout && now.Stderr >= at.Stderr {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return workbench.E(workbench.CodeCancelled, "the run ended").Caused(context.Cause(ctx))
+		}
 	}
 }
 
