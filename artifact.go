@@ -16,7 +16,7 @@ const (
 	OriginSave     ArtifactOrigin = "save"     // the code called save
 	OriginKeep     ArtifactOrigin = "keep"     // the submission's keep globs
 	OriginOverflow ArtifactOrigin = "overflow" // output beyond the cap
-	OriginResult   ArtifactOrigin = "result"   // a rich result; not built
+	OriginResult   ArtifactOrigin = "result"   // a form of a rich result that is too large for the receipt
 )
 
 // Artifact is a retained file: metadata. Its contents are sealed in the blob

@@ -23,6 +23,10 @@ const (
 	CodeIdempotencyReused  Code = "idempotency_key_reused"
 	CodeIdempotencyHeader  Code = "idempotency_key_mismatch"
 	CodeRunsActive         Code = "runs_active"
+	CodeContextNotFound    Code = "context_not_found"
+	CodeContextExists      Code = "context_exists"
+	CodeContextLanguage    Code = "context_language"
+	CodeContextLost        Code = "context_lost"
 	CodeVersionMismatch    Code = "version_mismatch"
 	CodeSessionClosed      Code = "session_closed"
 	CodeSessionExpired     Code = "session_expired"
@@ -100,11 +104,15 @@ var errorTable = []ErrorClass{
 	{CodeUnauthenticated, 401, ExitAuth, false, "Not authenticated"},
 	{CodeForbidden, 403, ExitAuth, false, "Not allowed"},
 	{CodeNotFound, 404, ExitNotFound, false, "Not found"},
+	{CodeContextNotFound, 404, ExitNotFound, false, "Context not found"},
 	{CodeMethodNotAllowed, 405, ExitUsage, false, "Method not allowed"},
 	{CodeNotAcceptable, 406, ExitUsage, false, "Not acceptable"},
 	{CodeConflict, 409, ExitConflict, false, "Conflict"},
 	{CodeIdempotencyReused, 409, ExitConflict, false, "Idempotency key reused"},
 	{CodeRunsActive, 409, ExitConflict, true, "Runs are active"},
+	{CodeContextExists, 409, ExitConflict, false, "Context exists"},
+	{CodeContextLanguage, 409, ExitConflict, false, "Context of another language"},
+	{CodeContextLost, 409, ExitConflict, false, "Context lost"},
 	{CodePathConflict, 409, ExitConflict, false, "Path conflict"},
 	{CodeImageInUse, 409, ExitConflict, false, "Image in use"},
 	{CodeFenced, 409, ExitConflict, true, "Superseded"},

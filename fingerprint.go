@@ -34,6 +34,10 @@ func Fingerprint(spec RunSpec, selected []SelectedContent, defaults Limits) stri
 	if output == defaults.OutputBytes {
 		output = 0
 	}
+	onLost := spec.OnLost
+	if onLost == LostContextFail {
+		onLost = ""
+	}
 	// Struct fields are marshalled in order and map keys sorted, so this is
 	// canonical without a library.
 	b, err := json.Marshal(struct {
@@ -48,7 +52,9 @@ func Fingerprint(spec RunSpec, selected []SelectedContent, defaults Limits) stri
 		Selected  []SelectedContent `json:"artifacts,omitempty"`
 		Keep      []string          `json:"keep,omitempty"`
 		Aside     bool              `json:"background,omitempty"`
-	}{FingerprintVersion, spec.Language, spec.Code, spec.Args, spec.Env, spec.Stdin, timeout, output, selected, spec.Keep, spec.Background})
+		Context   string            `json:"contextId,omitempty"`
+		OnLost    LostContextPolicy `json:"onLostContext,omitempty"`
+	}{FingerprintVersion, spec.Language, spec.Code, spec.Args, spec.Env, spec.Stdin, timeout, output, selected, spec.Keep, spec.Background, spec.ContextID, onLost})
 	if err != nil {
 		panic("workbench: a run spec always marshals: " + err.Error())
 	}

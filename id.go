@@ -26,6 +26,7 @@ const (
 	KindAudit    IDKind = "aud"
 	KindRequest  IDKind = "req"
 	KindEngine   IDKind = "eng"
+	KindContext  IDKind = "ctx"
 )
 
 var idEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)

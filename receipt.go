@@ -9,6 +9,7 @@ type Receipt struct {
 	Run
 	Stdout  *string    `json:"stdout,omitempty"` // nil where the caller may not read contents, and in lists
 	Stderr  *string    `json:"stderr,omitempty"`
+	Results []Result   `json:"results,omitzero"` // in order; nil like Stdout
 	Session SessionRef `json:"session"`
 }
 

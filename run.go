@@ -42,6 +42,8 @@ type Run struct {
 	Number      int64    `json:"number"`     // order of admission within the session, from 1
 	Lane        Lane     `json:"lane"`
 	Language    Language `json:"language"`
+	ContextID   string   `json:"contextId,omitempty"` // of the context whose cell it is
+	Cell        int64    `json:"cell,omitempty"`      // its number in the interpreter, from 1
 	Status      Status   `json:"status"`
 	Reason      Reason   `json:"reason,omitempty"`
 	Message     string   `json:"message,omitempty"` // one sentence for a person
@@ -113,7 +115,10 @@ const (
 	NoticeKeepFailed      = "keep_failed"      // a file matched keep and could not be kept
 	NoticeKeepNothing     = "keep_nothing"     // a glob of keep matched no file
 	NoticeOverflowLost    = "overflow_not_kept"
-	NoticeCommitFailed    = "commit_failed" // the workspace could not be committed; the last commit stands
+	NoticeContextLost     = "context_lost"      // the interpreter ended with this cell: its variables are gone
+	NoticeContextRestart  = "context_restarted" // the cell ran in a fresh interpreter: variables of earlier cells were gone
+	NoticeResultsLost     = "results_not_kept"  // the code showed more than is kept
+	NoticeCommitFailed    = "commit_failed"     // the workspace could not be committed; the last commit stands
 )
 
 // FilesChanged is what a run changed in its workspace.
@@ -182,6 +187,8 @@ type RunSpec struct {
 	Background  bool              `json:"background,omitempty"`
 	Artifacts   []ArtifactSelect  `json:"artifacts,omitempty"`
 	Keep        []string          `json:"keep,omitempty"`
+	ContextID   string            `json:"contextId,omitempty"` // makes it a cell
+	OnLost      LostContextPolicy `json:"onLostContext,omitempty"`
 }
 
 // Status is where a run, or a step of it, is.
@@ -286,6 +293,7 @@ const (
 	ReasonBudgetExceeded  Reason = "budget_exceeded"   // rejected; not built
 	ReasonInterpreterDied Reason = "kernel_died"       // failed: the interpreter was killed
 	ReasonCompile         Reason = "compile_error"     // failed: TypeScript or module syntax
+	ReasonContextLost     Reason = "context_lost"      // failed: the context's variables were gone; nothing ran
 )
 
 // Reasons lists every reason.
@@ -293,7 +301,7 @@ func Reasons() []Reason {
 	return []Reason{ReasonExit, ReasonSignal, ReasonOutOfMemory, ReasonWorkspaceFull, ReasonScratchFull, ReasonProcessLimit,
 		ReasonOpenFiles, ReasonToolCalls, ReasonInfrastructure, ReasonSelection, ReasonTimeout, ReasonCancelled,
 		ReasonSessionClosed, ReasonSessionExpired, ReasonRestart, ReasonServerLost, ReasonSandboxLost,
-		ReasonBudgetExceeded, ReasonInterpreterDied, ReasonCompile}
+		ReasonBudgetExceeded, ReasonInterpreterDied, ReasonCompile, ReasonContextLost}
 }
 
 // The names in limitsHit.

@@ -17,7 +17,7 @@ var exitMeaning = []struct {
 	{workbench.ExitFailure, "anything without a better number"},
 	{workbench.ExitUsage, "wrong flags, wrong input"},
 	{workbench.ExitAuth, "no key, a wrong key, or not allowed"},
-	{workbench.ExitNotFound, "no such session, run, file or key, or not yours"},
+	{workbench.ExitNotFound, "no such session, run, context, file or key, or not yours"},
 	{workbench.ExitConflict, "it does not fit the state things are in"},
 	{workbench.ExitGone, "closed, expired or deleted"},
 	{workbench.ExitLimit, "a quota, size or rate limit"},

@@ -34,6 +34,10 @@ func newRegistry() huma.Registry {
 	alias[workbench.Change, changeSchema](r)
 	alias[workbench.LogKind, logKindSchema](r)
 	alias[workbench.Code, codeSchema](r)
+	alias[workbench.ContextState, contextStateSchema](r)
+	alias[workbench.LossReason, lossReasonSchema](r)
+	alias[workbench.LostContextPolicy, lostContextSchema](r)
+	alias[workbench.ResultType, resultTypeSchema](r)
 	return r
 }
 
@@ -74,6 +78,10 @@ type (
 	changeSchema       struct{}
 	logKindSchema      struct{}
 	codeSchema         struct{}
+	contextStateSchema struct{}
+	lossReasonSchema   struct{}
+	lostContextSchema  struct{}
+	resultTypeSchema   struct{}
 )
 
 func (statusSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.Statuses()...) }
@@ -118,3 +126,11 @@ func (codeSchema) Schema(huma.Registry) *huma.Schema {
 	}
 	return enum(codes...)
 }
+func (contextStateSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.ContextStates()...)
+}
+func (lossReasonSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.LossReasons()...) }
+func (lostContextSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.LostContextFail, workbench.LostContextRestart)
+}
+func (resultTypeSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.ResultTypes()...) }

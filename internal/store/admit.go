@@ -69,6 +69,11 @@ func (t *tx) admit(p workbench.Principal, a Admission) (workbench.Run, bool, err
 			return workbench.Run{}, false, err
 		}
 	}
+	if a.Context != nil {
+		if err := t.admitCell(s.ID, *a.Context); err != nil {
+			return workbench.Run{}, false, err
+		}
+	}
 	run, err := t.insertRun(s, a)
 	return run, false, err
 }
@@ -138,10 +143,10 @@ func (t *tx) insertRun(s admitting, a Admission) (workbench.Run, error) {
 	r.Files = workbench.FilesChanged{Items: []workbench.ChangedFile{}}
 	created := micros(r.CreatedAt)
 	if _, err := t.exec(`INSERT INTO runs (id, project_id, tenant_id, user_id, session_id, revision, number, lane, language, status, timeout_ms,
-		idempotency_key, fingerprint, fingerprint_version, sealed, log_seq, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'queued', $10, $11, $12, $13, $14, 1, $15)`,
+		idempotency_key, fingerprint, fingerprint_version, sealed, log_seq, created_at, context_id)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'queued', $10, $11, $12, $13, $14, 1, $15, $16)`,
 		r.ID, r.ProjectID, r.TenantID, r.UserID, r.SessionID, r.Revision, r.Number, string(r.Lane), string(r.Language), r.TimeoutMs,
-		r.IdempotencyKey, r.Fingerprint, a.FingerprintVersion, r.Sealed, created); err != nil {
+		r.IdempotencyKey, r.Fingerprint, a.FingerprintVersion, r.Sealed, created, r.ContextID); err != nil {
 		return r, err
 	}
 	if _, err := t.exec("INSERT INTO steps (run_id, number, status) VALUES ($1, 0, 'queued')", r.ID); err != nil {

@@ -17,18 +17,19 @@ type receipt struct {
 	Notices   []workbench.Notice `json:"notices,omitempty"`
 	Files     int                `json:"files"`
 	Exclusive bool               `json:"exclusive"`
+	Cell      int64              `json:"cell,omitempty"`
 }
 
 const runColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, r.sealed, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id"
 
 // listedRunColumns leave the sealed spec out.
 const listedRunColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, NULL, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id"
 
 func scanRun(s scanner) (workbench.Run, error) {
 	var r workbench.Run
@@ -38,7 +39,7 @@ func scanRun(s scanner) (workbench.Run, error) {
 	if err := s.Scan(&r.ID, &r.ProjectID, &r.TenantID, &r.UserID, &r.SessionID, &r.Revision, &r.Generation, &r.Number, &r.Lane, &r.Language,
 		&r.Status, &r.Reason, &r.Message, &exit, &r.Signal, &r.TimeoutMs, &r.IdempotencyKey, &r.Fingerprint, &r.Sealed, &cancel, &stdout, &stderr,
 		&kept, &dependencies, &r.InputRoot, &r.OutputRoot, &r.CommitID, &r.Image, &r.Driver, &r.PeakMemoryBytes, &created, &started, &finished,
-		&r.QueuedMs, &r.DurationMs, &ends); err != nil {
+		&r.QueuedMs, &r.DurationMs, &ends, &r.ContextID); err != nil {
 		return r, err
 	}
 	var k receipt
@@ -48,7 +49,7 @@ func scanRun(s scanner) (workbench.Run, error) {
 		code := int(exit.Int64)
 		r.ExitCode = &code
 	}
-	r.Outputs, r.LimitsHit, r.Notices = k.Outputs, list(k.LimitsHit), list(k.Notices)
+	r.Outputs, r.LimitsHit, r.Notices, r.Cell = k.Outputs, list(k.LimitsHit), list(k.Notices), k.Cell
 	r.Files = workbench.FilesChanged{Total: k.Files, Exclusive: k.Exclusive, Items: []workbench.ChangedFile{}}
 	r.Dependencies, r.Artifacts = list(r.Dependencies), []workbench.Artifact{}
 	r.CreatedAt, r.StartedAt, r.FinishedAt, r.ReceiptEnds = fromMicros(created), pointMicros(started), pointMicros(finished), pointMicros(ends)

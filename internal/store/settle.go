@@ -54,6 +54,11 @@ func (db *DB) Dispatch(ctx context.Context, d DispatchRecord) error {
 			WHERE run_id = $1 AND number = $2`, d.RunID, d.StepIndex, d.Generation, d.Epoch, d.SandboxID, at); err != nil {
 			return err
 		}
+		if d.Context != nil {
+			if err := t.enterContext(h.id, *d.Context, d.Generation, at); err != nil {
+				return err
+			}
+		}
 		t.notify(RunTopic(d.RunID), SessionTopic(h.id))
 		_, err = t.exec(`UPDATE runs SET status = 'dispatching', generation = $2, input_root = $3, image = $4, driver = $5, log_seq = $6,
 			started_at = CASE WHEN started_at = 0 THEN $7 ELSE started_at END,
@@ -110,6 +115,11 @@ func (db *DB) Settle(ctx context.Context, s Settlement) error {
 			}
 			run.CommitID = c.ID
 		}
+		if s.EndedContext != nil {
+			if err := t.endContext(h.id, *s.EndedContext); err != nil {
+				return err
+			}
+		}
 		if err := t.insertChanges(run.ID, s.Changes); err != nil {
 			return err
 		}
@@ -144,7 +154,7 @@ func (t *tx) finish(sessionID string, r workbench.Run, o out) error {
 	if ends == 0 {
 		ends = at + workbench.ReceiptGrace.Microseconds()
 	}
-	kept := receipt{Outputs: r.Outputs, LimitsHit: r.LimitsHit, Notices: r.Notices, Files: r.Files.Total, Exclusive: r.Files.Exclusive}
+	kept := receipt{Outputs: r.Outputs, LimitsHit: r.LimitsHit, Notices: r.Notices, Files: r.Files.Total, Exclusive: r.Files.Exclusive, Cell: r.Cell}
 	t.notify(RunTopic(r.ID), EndTopic(r.ID), SessionTopic(sessionID), QueueTopic)
 	// Fields that dispatch has set stay unless the settlement knows better.
 	_, err := t.exec(`UPDATE runs SET status = $2, reason = $3, message = $4, exit_code = $5, signal = $6, receipt = $7, dependencies = $8,

@@ -23,6 +23,25 @@ type Admission struct {
 	// of an old one. Its error is returned and nothing is admitted. It must not
 	// call the store: on SQLite this transaction holds the one writer.
 	Check func() error
+	// Context, when not nil, makes the run a cell. Like Check it is looked at
+	// for new jobs only; its errors are context_not_found, context_language and
+	// context_lost.
+	Context *ContextUse
+}
+
+// ContextUse is what a cell asks of its context.
+type ContextUse struct {
+	// Default is the context as it is made if it is not there, which only the
+	// one named DefaultContext may be. Its language is the cell's.
+	Default workbench.Context
+	OnLost  workbench.LostContextPolicy
+}
+
+// ContextEntry names the interpreter that a cell runs in.
+type ContextEntry struct {
+	ID     string
+	Handle string
+	Memory string // the sandbox memory it lives in
 }
 
 // DispatchRecord is written before a byte of code leaves for a sandbox.
@@ -36,6 +55,10 @@ type DispatchRecord struct {
 	Image      string
 	Driver     string
 	At         time.Time
+	// Context, when not nil, is the one that the cell runs in: in the same
+	// transaction it counts the cell and lives in its Memory from then on. Code:
+	// conflict if it is not there under that handle.
+	Context *ContextEntry
 	// Entry is the log entry of the move. Its zero value lets the store make
 	// it (StatusEntry with the next seq).
 	Entry workbench.LogEntry
@@ -64,6 +87,8 @@ type Settlement struct {
 	// new to the session (the manifest and new contents). They are kept under
 	// SessionBlobOwner(session); repeating one is harmless.
 	ManifestRefs []string
+	// EndedContext, when not nil, lost its interpreter with this cell.
+	EndedContext *ContextEntry
 }
 
 // Quota bounds retained files; a bound of 0 is not checked.
