@@ -142,6 +142,10 @@ type ExecRequest struct {
 	// At its time limit, or cancelled, a cell is interrupted as from a keyboard.
 	// If it does not end within Grace, the whole context ends.
 	Context string
+	// Living is of a cell that counts on what earlier ones left: where no
+	// interpreter lives under the context's name, the exec is refused with
+	// context_lost, and nothing runs.
+	Living bool
 
 	Argv     []string
 	Language workbench.Language

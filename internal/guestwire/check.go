@@ -215,6 +215,8 @@ func (r ExecRequest) checkCell() error {
 		return workbench.E(workbench.CodeInvalidRequest, format, args...).WithField(field)
 	}
 	switch {
+	case r.Context == "" && r.Living:
+		return bad("context", "only a cell can count on an interpreter")
 	case r.Context == "":
 		return nil
 	case !validID(r.Context):

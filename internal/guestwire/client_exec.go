@@ -29,6 +29,7 @@ type execBody struct {
 	OutputBytes int64              `json:"outputBytes"`
 	KeepGroup   bool               `json:"keepGroup"`
 	Context     string             `json:"context,omitempty"`
+	Living      bool               `json:"living,omitempty"`
 }
 
 type attachBody struct {
@@ -68,15 +69,15 @@ var execStreams = []uint8{streamStdout, streamStderr}
 // that no byte of it ran, except sandbox_lost, guest_protocol and
 // request_cancelled, after which it may have. Codes: invalid_request,
 // language_not_available, conflict (the id is in use, the sandbox is not bound,
-// or the context is another language's), capacity_exhausted (too many execs or
-// contexts).
+// or the context is another language's), context_lost (Living), capacity_exhausted
+// (too many execs or contexts).
 func (c *Client) Exec(ctx context.Context, r ExecRequest, h ExecHandler) (*Exec, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
 	body := execBody{ID: r.ID, Group: r.Group, Argv: toWords(r.Argv), Language: r.Language,
 		Name: r.Name, Args: toWords(r.Args), Env: envList(r.Env), Dir: r.Dir,
-		TimeoutNs: int64(r.Timeout), GraceNs: int64(r.Grace), OutputBytes: r.OutputBytes, KeepGroup: r.KeepGroup, Context: r.Context}
+		TimeoutNs: int64(r.Timeout), GraceNs: int64(r.Grace), OutputBytes: r.OutputBytes, KeepGroup: r.KeepGroup, Context: r.Context, Living: r.Living}
 	follow := map[uint8][]byte{}
 	if body.Source = r.Source; len(r.Source) > inline {
 		body.Source, body.SourceBytes = nil, int64(len(r.Source))
