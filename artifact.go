@@ -17,6 +17,7 @@ const (
 	OriginKeep     ArtifactOrigin = "keep"     // the submission's keep globs
 	OriginOverflow ArtifactOrigin = "overflow" // output beyond the cap
 	OriginResult   ArtifactOrigin = "result"   // a form of a rich result that is too large for the receipt
+	OriginExpiry   ArtifactOrigin = "expiry"   // the session's keepAtExpiry globs
 )
 
 // Artifact is a retained file: metadata. Its contents are sealed in the blob

@@ -50,10 +50,13 @@ type Session struct {
 	Driver     string            `json:"driver"`
 	Isolation  string            `json:"isolation"` // what the driver promises, in a word
 	HeadCommit string            `json:"headCommit,omitempty"`
-	CreatedAt  time.Time         `json:"createdAt"`
-	ExpiresAt  time.Time         `json:"expiresAt"`
-	EndedAt    *time.Time        `json:"endedAt,omitempty"`
-	ActiveAt   time.Time         `json:"lastActiveAt"`
+	// KeepAtExpiry are globs of workspace files that become retained files when
+	// the session reaches its deadline.
+	KeepAtExpiry []string   `json:"keepAtExpiry"`
+	CreatedAt    time.Time  `json:"createdAt"`
+	ExpiresAt    time.Time  `json:"expiresAt"`
+	EndedAt      *time.Time `json:"endedAt,omitempty"`
+	ActiveAt     time.Time  `json:"lastActiveAt"`
 
 	LeaseEpoch int64  `json:"-"` // fences writers; grows at every takeover
 	LeaseOwner string `json:"-"`
@@ -95,6 +98,8 @@ type Revision struct {
 	Size      string    `json:"size"`
 	CreatedAt time.Time `json:"createdAt"`
 	KeyID     string    `json:"createdByKey,omitempty"`
+
+	KeepAtExpiry []string `json:"keepAtExpiry"`
 }
 
 // SessionTransition reports whether a session may go from one state to another.

@@ -80,7 +80,7 @@ func whole[T any](list []T) []T {
 }
 
 func wholeSession(s workbench.Session) workbench.Session {
-	s.Tools, s.Aliases = whole(s.Tools), whole(s.Aliases)
+	s.Tools, s.Aliases, s.KeepAtExpiry = whole(s.Tools), whole(s.Aliases), whole(s.KeepAtExpiry)
 	if s.Labels == nil {
 		s.Labels = map[string]string{}
 	}
@@ -88,7 +88,7 @@ func wholeSession(s workbench.Session) workbench.Session {
 }
 
 func wholeRevision(r workbench.Revision) workbench.Revision {
-	r.Tools, r.Aliases = whole(r.Tools), whole(r.Aliases)
+	r.Tools, r.Aliases, r.KeepAtExpiry = whole(r.Tools), whole(r.Aliases), whole(r.KeepAtExpiry)
 	return r
 }
 

@@ -111,7 +111,7 @@ func (scopeSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.ScopeExecute, workbench.ScopeRead, workbench.ScopeApprove, workbench.ScopeManage)
 }
 func (originSchema) Schema(huma.Registry) *huma.Schema {
-	return enum(workbench.OriginUpload, workbench.OriginSave, workbench.OriginKeep, workbench.OriginOverflow, workbench.OriginResult)
+	return enum(workbench.OriginUpload, workbench.OriginSave, workbench.OriginKeep, workbench.OriginOverflow, workbench.OriginResult, workbench.OriginExpiry)
 }
 func (changeSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.ChangeAdded, workbench.ChangeModified, workbench.ChangeRemoved)

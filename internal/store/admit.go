@@ -156,6 +156,8 @@ func (t *tx) insertRun(s admitting, a Admission) (workbench.Run, error) {
 		return r, err
 	}
 	t.notify(RunTopic(r.ID), SessionTopic(s.ID), QueueTopic)
-	_, err := t.exec("UPDATE sessions SET run_count = run_count + 1, active_at = $2 WHERE id = $1", s.ID, created)
-	return r, err
+	if _, err := t.exec("UPDATE sessions SET run_count = run_count + 1, active_at = $2 WHERE id = $1", s.ID, created); err != nil {
+		return r, err
+	}
+	return r, t.tellRun(r, created)
 }

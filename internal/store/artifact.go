@@ -60,9 +60,12 @@ func (db *DB) ReserveArtifact(ctx context.Context, p workbench.Principal, a work
 		if err != nil {
 			return err
 		}
-		if a.Origin == workbench.OriginUpload {
+		switch a.Origin {
+		case workbench.OriginUpload:
 			err = s.Open(a.CreatedAt)
-		} else {
+		case workbench.OriginExpiry:
+			err = t.expiring(s)
+		case workbench.OriginSave, workbench.OriginKeep, workbench.OriginOverflow, workbench.OriginResult:
 			err = open(s)
 		}
 		if err != nil {
@@ -81,6 +84,41 @@ func (db *DB) ReserveArtifact(ctx context.Context, p workbench.Principal, a work
 			string(a.Origin), toJSON(list(a.DerivedFrom)), toJSON(list(a.Dependencies)), a.SealedPreview, micros(a.CreatedAt), micros(a.ExpiresAt))
 		return err
 	})
+}
+
+// expiring refuses a session that has not reached its deadline, or that is
+// concluded.
+func (t *tx) expiring(s workbench.Session) error {
+	if s.State != workbench.SessionExpired {
+		return workbench.E(workbench.CodeConflict, "the session has not expired")
+	}
+	ending, err := scanInt(t.row("SELECT ending FROM sessions WHERE id = $1", s.ID))
+	if err == nil && ending == 0 {
+		err = open(s)
+	}
+	return err
+}
+
+// KeptAtExpiry lists the files that were kept at the session's deadline so far,
+// also those that are gone since. What an engine before the epoch left
+// unfinished is abandoned, and its room is free.
+func (db *DB) KeptAtExpiry(ctx context.Context, sessionID string, epoch int64) ([]workbench.Artifact, error) {
+	rows, err := all(ctx, db, scanArtifactRow, "SELECT "+artifactColumns+" FROM artifacts a WHERE a.session_id = $1 AND a.origin = 'expiry' ORDER BY a.id", sessionID)
+	if err != nil {
+		return nil, err
+	}
+	kept := make([]workbench.Artifact, 0, len(rows))
+	for _, a := range rows {
+		switch {
+		case a.state != "pending":
+			kept = append(kept, a.Artifact)
+		case a.epoch < epoch:
+			if err := db.AbandonArtifact(ctx, a.ID); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return kept, nil
 }
 
 // reserve adds one file to the counters of a locked session and its tenant.

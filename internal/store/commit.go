@@ -67,6 +67,10 @@ func (t *tx) insertCommit(h held, c workbench.Commit, refs []string) (workbench.
 		}
 		c.Inline = nil
 	}
+	if err := t.tell(h.id, workbench.EventFiles, workbench.FilesEvent{CommitID: c.ID, Number: c.Number, Root: c.Root, Generation: c.Generation,
+		RunIDs: c.RunIDs, Exclusive: c.Exclusive, Files: c.Files, Bytes: c.Bytes}, micros(c.CreatedAt)); err != nil {
+		return c, err
+	}
 	return c, t.insertRefs(SessionBlobOwner(h.id), h.owner.TenantID, refs)
 }
 

@@ -62,6 +62,7 @@ func (t *tx) purgeSessions(cutoff int64, limit int) error {
 			"DELETE FROM commits WHERE session_id = $1",
 			"DELETE FROM artifacts WHERE session_id = $1",
 			"DELETE FROM revisions WHERE session_id = $1",
+			"DELETE FROM session_events WHERE session_id = $1",
 			"DELETE FROM sessions WHERE id = $1",
 		} {
 			if _, err := t.exec(query, id); err != nil {

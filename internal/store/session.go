@@ -13,20 +13,21 @@ import (
 
 const sessionColumns = "s.id, s.project_id, s.tenant_id, s.user_id, s.group_id, s.key_id, s.kind, s.agent, s.labels, s.state, s.generation, s.revision, " +
 	"s.size, s.limits, s.tools, s.aliases, s.image, s.driver, s.isolation, s.head_commit, s.created_at, s.expires_at, s.ended_at, s.active_at, " +
-	"s.lease_owner, s.lease_epoch"
+	"s.lease_owner, s.lease_epoch, s.keep_at_expiry"
 
 func scanSession(r scanner) (workbench.Session, error) {
 	var s workbench.Session
-	var labels, limits, tools, aliases string
+	var labels, limits, tools, aliases, keep string
 	var created, expires, ended, active int64
 	if err := r.Scan(&s.ID, &s.ProjectID, &s.TenantID, &s.UserID, &s.GroupID, &s.KeyID, &s.Kind, &s.Agent, &labels, &s.State, &s.Generation,
 		&s.Revision, &s.Size, &limits, &tools, &aliases, &s.Image, &s.Driver, &s.Isolation, &s.HeadCommit, &created, &expires, &ended, &active,
-		&s.LeaseOwner, &s.LeaseEpoch); err != nil {
+		&s.LeaseOwner, &s.LeaseEpoch, &keep); err != nil {
 		return s, err
 	}
 	s.CreatedAt, s.ExpiresAt, s.EndedAt, s.ActiveAt = fromMicros(created), fromMicros(expires), pointMicros(ended), fromMicros(active)
-	err := errors.Join(fromJSON(labels, &s.Labels), fromJSON(limits, &s.Limits), fromJSON(tools, &s.Tools), fromJSON(aliases, &s.Aliases))
-	s.Tools, s.Aliases = list(s.Tools), list(s.Aliases)
+	err := errors.Join(fromJSON(labels, &s.Labels), fromJSON(limits, &s.Limits), fromJSON(tools, &s.Tools), fromJSON(aliases, &s.Aliases),
+		fromJSON(keep, &s.KeepAtExpiry))
+	s.Tools, s.Aliases, s.KeepAtExpiry = list(s.Tools), list(s.Aliases), list(s.KeepAtExpiry)
 	if s.Labels == nil {
 		s.Labels = map[string]string{}
 	}
@@ -41,16 +42,20 @@ func (db *DB) CreateSession(ctx context.Context, p workbench.Principal, s workbe
 	}
 	return db.write(ctx, "create_session", func(t *tx) error {
 		if _, err := t.exec(`INSERT INTO sessions (id, project_id, tenant_id, user_id, group_id, key_id, kind, agent, labels, state, generation,
-			revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
+			revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at, keep_at_expiry)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
 			s.ID, s.ProjectID, s.TenantID, s.UserID, s.GroupID, s.KeyID, string(s.Kind), s.Agent, labelsJSON(s.Labels), string(workbench.SessionActive),
 			s.Generation, r.Number, s.Size, toJSON(s.Limits), toJSON(list(s.Tools)), toJSON(list(s.Aliases)), s.Image, s.Driver, s.Isolation,
-			micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt)); err != nil {
+			micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt), toJSON(list(s.KeepAtExpiry))); err != nil {
 			return err
 		}
 		t.notify(SessionTopic(s.ID))
-		r.SessionID = s.ID
-		return t.insertRevision(r)
+		r.SessionID, r.KeepAtExpiry = s.ID, s.KeepAtExpiry
+		if err := t.insertRevision(r); err != nil {
+			return err
+		}
+		return t.tell(s.ID, workbench.EventCreated, workbench.CreatedEvent{Generation: s.Generation, Revision: r.Number, Size: s.Size,
+			ExpiresAt: fromMicros(micros(s.ExpiresAt)), KeyID: s.KeyID}, micros(s.CreatedAt))
 	})
 }
 
@@ -65,9 +70,10 @@ func labelsJSON(labels map[string]string) string {
 }
 
 func (t *tx) insertRevision(r workbench.Revision) error {
-	_, err := t.exec(`INSERT INTO revisions (session_id, number, agent, tools, aliases, limits, size, key_id, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		r.SessionID, r.Number, r.Agent, toJSON(list(r.Tools)), toJSON(list(r.Aliases)), toJSON(r.Limits), r.Size, r.KeyID, micros(r.CreatedAt))
+	_, err := t.exec(`INSERT INTO revisions (session_id, number, agent, tools, aliases, limits, size, key_id, created_at, keep_at_expiry)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		r.SessionID, r.Number, r.Agent, toJSON(list(r.Tools)), toJSON(list(r.Aliases)), toJSON(r.Limits), r.Size, r.KeyID, micros(r.CreatedAt),
+		toJSON(list(r.KeepAtExpiry)))
 	return err
 }
 
@@ -168,29 +174,33 @@ func (db *DB) AddRevision(ctx context.Context, p workbench.Principal, r workbenc
 			return err
 		}
 		s.Revision, s.Agent, s.Tools, s.Aliases, s.Limits, s.Size, s.ActiveAt = next.Number, r.Agent, list(r.Tools), list(r.Aliases), r.Limits, r.Size, r.CreatedAt
+		s.KeepAtExpiry = list(r.KeepAtExpiry)
 		if labels != nil {
 			s.Labels = *labels
 		}
 		t.notify(SessionTopic(s.ID))
-		_, err = t.exec(`UPDATE sessions SET revision = $2, agent = $3, tools = $4, aliases = $5, limits = $6, size = $7, labels = $8, active_at = $9
-			WHERE id = $1`, s.ID, s.Revision, s.Agent, toJSON(s.Tools), toJSON(s.Aliases), toJSON(s.Limits), s.Size, labelsJSON(s.Labels), micros(s.ActiveAt))
-		return err
+		if _, err = t.exec(`UPDATE sessions SET revision = $2, agent = $3, tools = $4, aliases = $5, limits = $6, size = $7, labels = $8, active_at = $9,
+			keep_at_expiry = $10 WHERE id = $1`, s.ID, s.Revision, s.Agent, toJSON(s.Tools), toJSON(s.Aliases), toJSON(s.Limits), s.Size,
+			labelsJSON(s.Labels), micros(s.ActiveAt), toJSON(s.KeepAtExpiry)); err != nil {
+			return err
+		}
+		return t.tell(s.ID, workbench.EventConfigured, workbench.ConfiguredEvent{Revision: s.Revision, KeyID: r.KeyID}, micros(r.CreatedAt))
 	})
 	return s, err
 }
 
-const revisionColumns = "r.session_id, r.number, r.agent, r.tools, r.aliases, r.limits, r.size, r.key_id, r.created_at"
+const revisionColumns = "r.session_id, r.number, r.agent, r.tools, r.aliases, r.limits, r.size, r.key_id, r.created_at, r.keep_at_expiry"
 
 func scanRevision(row scanner) (workbench.Revision, error) {
 	var r workbench.Revision
-	var tools, aliases, limits string
+	var tools, aliases, limits, keep string
 	var created int64
-	if err := row.Scan(&r.SessionID, &r.Number, &r.Agent, &tools, &aliases, &limits, &r.Size, &r.KeyID, &created); err != nil {
+	if err := row.Scan(&r.SessionID, &r.Number, &r.Agent, &tools, &aliases, &limits, &r.Size, &r.KeyID, &created, &keep); err != nil {
 		return r, err
 	}
 	r.CreatedAt = fromMicros(created)
-	err := errors.Join(fromJSON(tools, &r.Tools), fromJSON(aliases, &r.Aliases), fromJSON(limits, &r.Limits))
-	r.Tools, r.Aliases = list(r.Tools), list(r.Aliases)
+	err := errors.Join(fromJSON(tools, &r.Tools), fromJSON(aliases, &r.Aliases), fromJSON(limits, &r.Limits), fromJSON(keep, &r.KeepAtExpiry))
+	r.Tools, r.Aliases, r.KeepAtExpiry = list(r.Tools), list(r.Aliases), list(r.KeepAtExpiry)
 	return r, err
 }
 
@@ -238,6 +248,8 @@ func numberCursor(key string) (int64, error) {
 // every queued run ends as cancelled (session_closed or session_expired), the
 // active ones are asked to cancel, and the lease is given up once none is
 // left. A session that has ended stays as it ended: a second call returns it.
+// Its terminal event comes with it, unless a run is still out or it expires
+// with something to keep: then with Conclude.
 func (db *DB) EndSession(ctx context.Context, p workbench.Principal, id string, to workbench.SessionState, at time.Time) (workbench.Session, error) {
 	reason := workbench.ReasonSessionClosed
 	if to == workbench.SessionExpired {
@@ -260,8 +272,14 @@ func (db *DB) EndSession(ctx context.Context, p workbench.Principal, id string, 
 		}
 		s.State, s.EndedAt = to, pointMicros(micros(at))
 		t.notify(SessionTopic(s.ID))
-		_, err = t.exec("UPDATE sessions SET state = $2, ended_at = $3 WHERE id = $1", s.ID, string(to), micros(at))
-		return err
+		if _, err := t.exec("UPDATE sessions SET state = $2, ended_at = $3, ending = 1 WHERE id = $1", s.ID, string(to), micros(at)); err != nil {
+			return err
+		}
+		n, err := t.unfinished(s.ID)
+		if err != nil || n > 0 || keeps(s) {
+			return err
+		}
+		return t.conclude(s)
 	})
 	return s, err
 }
@@ -276,8 +294,14 @@ func (db *DB) BumpGeneration(ctx context.Context, p workbench.Principal, session
 	var s workbench.Session
 	err := db.write(ctx, "bump_generation", func(t *tx) error {
 		var err error
-		s, err = t.bump(p, sessionID, epoch, requireIdle)
-		return err
+		if s, err = t.bump(p, sessionID, epoch, requireIdle); err != nil {
+			return err
+		}
+		kind := workbench.EventSandboxLost
+		if requireIdle {
+			kind = workbench.EventRestarted
+		}
+		return t.tell(s.ID, kind, workbench.GenerationEvent{Generation: s.Generation}, micros(db.clock()))
 	})
 	return s, err
 }
@@ -294,6 +318,9 @@ func (db *DB) StartOver(ctx context.Context, p workbench.Principal, sessionID st
 	err := db.write(ctx, "start_over", func(t *tx) error {
 		var err error
 		if s, err = t.bump(p, sessionID, epoch, true); err != nil {
+			return err
+		}
+		if err := t.tell(s.ID, workbench.EventRestarted, workbench.GenerationEvent{Generation: s.Generation}, micros(c.CreatedAt)); err != nil {
 			return err
 		}
 		h, err := t.lockFenced(s.ID, epoch, s.Generation)

@@ -157,15 +157,18 @@ func (t *tx) finish(sessionID string, r workbench.Run, o out) error {
 	kept := receipt{Outputs: r.Outputs, LimitsHit: r.LimitsHit, Notices: r.Notices, Files: r.Files.Total, Exclusive: r.Files.Exclusive, Cell: r.Cell}
 	t.notify(RunTopic(r.ID), EndTopic(r.ID), SessionTopic(sessionID), QueueTopic)
 	// Fields that dispatch has set stay unless the settlement knows better.
-	_, err := t.exec(`UPDATE runs SET status = $2, reason = $3, message = $4, exit_code = $5, signal = $6, receipt = $7, dependencies = $8,
+	if _, err := t.exec(`UPDATE runs SET status = $2, reason = $3, message = $4, exit_code = $5, signal = $6, receipt = $7, dependencies = $8,
 		input_root = CASE WHEN $9 <> '' THEN $9 ELSE input_root END, output_root = $10, commit_id = $11,
 		peak_memory = $12, started_at = CASE WHEN CAST($13 AS BIGINT) <> 0 THEN $13 ELSE started_at END, finished_at = $14, duration_ms = $15,
 		queued_ms = CASE WHEN started_at = 0 AND $14 > created_at THEN ($14 - created_at) / 1000 ELSE queued_ms END,
 		receipt_ends = $16, log_seq = $17, stdout_bytes = $18, stderr_bytes = $19 WHERE id = $1`,
 		r.ID, string(r.Status), string(r.Reason), plain(r.Message), exit, r.Signal, toJSON(kept), toJSON(list(r.Dependencies)),
 		r.InputRoot, r.OutputRoot, r.CommitID, r.PeakMemoryBytes, microsOf(r.StartedAt), at, r.DurationMs,
-		ends, o.end.seq, o.end.stdout, o.end.stderr)
-	return err
+		ends, o.end.seq, o.end.stdout, o.end.stderr); err != nil {
+		return err
+	}
+	r.SessionID, r.Number, r.Lane = sessionID, o.number, o.lane
+	return t.tellRun(r, at)
 }
 
 // plain makes text that every database takes: valid UTF-8 without NUL.
