@@ -42,6 +42,7 @@ type execution struct {
 	pid      int        // of the main process, in the group
 	start    time.Time
 
+	limit  deadline
 	ended  chan struct{} // closed once the main process has ended, as far as the run goes
 	once   sync.Once
 	status unix.WaitStatus
@@ -186,12 +187,8 @@ func (e *execution) groupEnded() bool {
 // follow waits for the end of the main process and brings it about when time,
 // memory or patience is over. It returns why, "" for an end by itself.
 func (e *execution) follow(ctx context.Context) workbench.Reason {
-	var timeout <-chan time.Time
-	if e.r.Timeout > 0 {
-		t := time.NewTimer(e.r.Timeout)
-		defer t.Stop()
-		timeout = t.C
-	}
+	timeout := e.limit.begin(e.r.Timeout)
+	defer e.limit.stop()
 	select {
 	case <-e.ended:
 		return ""
@@ -271,7 +268,7 @@ func (e *execution) hit(limit string) {
 }
 
 func (e *execution) result(reason workbench.Reason) guestwire.ExecResult {
-	res := guestwire.ExecResult{Reason: reason, Duration: time.Since(e.start)}
+	res := guestwire.ExecResult{Reason: reason, Duration: time.Since(e.start) - e.limit.asleep()}
 	e.s.watch.look(e)
 	select {
 	case <-e.ended:

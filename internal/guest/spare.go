@@ -36,6 +36,7 @@ type spares struct {
 	cost     map[workbench.Language]int64 // memory of one, as last measured
 	active   int                          // execs under way
 	givenUp  bool                         // under pressure: none until nothing runs
+	settled  bool                         // none until something runs, or Wake
 	leaving  map[*spare]bool              // given up, and not gone yet
 	timer    *time.Timer
 	renewing sync.Mutex
@@ -83,6 +84,7 @@ func (p *spares) begin(b *binding) {
 func (p *spares) begun() {
 	p.mu.Lock()
 	p.active++
+	p.settled = false
 	p.mu.Unlock()
 	p.renewIn(replaceDuring)
 }
@@ -265,7 +267,7 @@ func (p *spares) start(lang workbench.Language) error {
 	if running == 0 {
 		p.givenUp = false
 	}
-	if p.kept[lang] != nil || !p.wants(lang) || p.givenUp || running > 0 && p.b.nproc > 0 {
+	if p.kept[lang] != nil || !p.wants(lang) || p.givenUp || p.settled || running > 0 && p.b.nproc > 0 {
 		p.mu.Unlock()
 		return nil
 	}

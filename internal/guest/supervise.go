@@ -69,7 +69,7 @@ func supervise() error {
 	// A host that goes away must show as an error, not end the guest; a handler,
 	// unlike ignoring, is not inherited by what is executed.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
-	server := guestwire.NewServer(s, hex.EncodeToString(boot[:]), Build, []string{"exec", "groups", "scan", "attach"})
+	server := guestwire.NewServer(s, hex.EncodeToString(boot[:]), Build, []string{"exec", "groups", "scan", "attach", "settle"})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(stdio{os.Stdin, os.Stdout}) }() // not on the main thread, which others' identities must not touch
 	err := <-served

@@ -93,7 +93,7 @@ func (p *Path) UnmarshalJSON(raw []byte) error {
 type Hello struct {
 	Version      int      `json:"version"`
 	Nonce        string   `json:"nonce"` // the host's, echoed
-	Boot         string   `json:"boot"`  // random, one per guest process: a restored or restarted guest differs
+	Boot         string   `json:"boot"`  // random, one per guest process: a restarted guest differs, one restored from a checkpoint is the same
 	Bound        string   `json:"bound"` // the session nonce it is bound to, "" when unbound
 	Capabilities []string `json:"capabilities"`
 	Build        string   `json:"build"`

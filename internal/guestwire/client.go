@@ -258,6 +258,20 @@ func (c *Client) PauseAll(ctx context.Context) error { return c.do(ctx, "pauseAl
 // ResumeAll lets them go on.
 func (c *Client) ResumeAll(ctx context.Context) error { return c.do(ctx, "resumeAll", struct{}{}, nil) }
 
+// Settle makes the sandbox ready to be checkpointed, and its checkpoint small:
+// every group is paused, what waits for a next run is given up, memory that is
+// not in use is returned, and the time limits of programs stand still. Nothing
+// may be asked of the guest between its answer and the checkpoint. Code:
+// unavailable (something did not stop; Wake undoes the rest).
+func (c *Client) Settle(ctx context.Context) error { return c.do(ctx, "settle", struct{}{}, nil) }
+
+// Wake undoes Settle: after a checkpoint that failed, or, on a connection that
+// was dialed anew, in the sandbox that was restored from it. Time limits go on
+// where they stood, however long that was ago, and interpreters are started
+// ahead again. Groups stay paused until ResumeAll, or until something runs in
+// them. A sandbox that was not settled does not mind.
+func (c *Client) Wake(ctx context.Context) error { return c.do(ctx, "wake", struct{}{}, nil) }
+
 // callBody opens a call of code.
 type callBody struct {
 	Exec string          `json:"exec"`

@@ -39,4 +39,10 @@
 // not acknowledged of each output stream, and the end of each exec until the
 // host has taken it, so that either side may drop the stream, shake hands again
 // and attach by exec id and offsets.
+//
+// The same holds for a sandbox that was checkpointed and restored: its guest
+// goes on where it was, in the middle of a connection whose host is gone, and
+// takes the first handshake on its new stdin for the end of that. The host
+// settles it first (Client.Settle), checkpoints it while the stream is open,
+// since a guest whose stdin ended leaves, and dials and wakes what was restored.
 package guestwire

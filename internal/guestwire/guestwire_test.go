@@ -52,6 +52,8 @@ func (g *scriptedGuest) Groups(context.Context) ([]guestwire.GroupInfo, error) {
 	return []guestwire.GroupInfo{{Name: "g", Tasks: 1}}, nil
 }
 func (g *scriptedGuest) PauseAll(context.Context) error  { return nil }
+func (g *scriptedGuest) Settle(context.Context) error    { return nil }
+func (g *scriptedGuest) Wake(context.Context) error      { return nil }
 func (g *scriptedGuest) ResumeAll(context.Context) error { return nil }
 
 func (g *scriptedGuest) Scan(_ context.Context, _ guestwire.ScanRequest, yield func(guestwire.Entry, io.Reader) error) (guestwire.ScanResult, error) {

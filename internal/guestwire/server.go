@@ -27,6 +27,9 @@ type Guest interface {
 	Groups(ctx context.Context) ([]GroupInfo, error)
 	PauseAll(ctx context.Context) error
 	ResumeAll(ctx context.Context) error
+	// Settle makes the sandbox ready to be checkpointed, Wake ends that.
+	Settle(ctx context.Context) error
+	Wake(ctx context.Context) error
 	// Scan calls yield for every entry; content is nil unless e.Content.
 	Scan(ctx context.Context, r ScanRequest, yield func(e Entry, content io.Reader) error) (ScanResult, error)
 	// Read calls send once with the file's content before it returns its entry.
@@ -150,6 +153,8 @@ func (s *Server) operations() map[string]operation {
 		"listGroups": plain(func(ch *channel) (any, error) { return s.g.Groups(ch.ctx) }),
 		"pauseAll":   plain(func(ch *channel) (any, error) { return nil, s.g.PauseAll(ch.ctx) }),
 		"resumeAll":  plain(func(ch *channel) (any, error) { return nil, s.g.ResumeAll(ch.ctx) }),
+		"settle":     plain(func(ch *channel) (any, error) { return nil, s.g.Settle(ch.ctx) }),
+		"wake":       plain(func(ch *channel) (any, error) { return nil, s.g.Wake(ch.ctx) }),
 		"signal":     plain(s.signal),
 		"release":    plain(s.release),
 		"listExecs":  plain(s.listExecs),

@@ -46,15 +46,42 @@ type Warning struct {
 	Hint   string `json:"hint,omitempty"`
 }
 
-// A Checkpointer is a Sandbox whose memory can be written out. Declared for
-// the drivers that will; see Capabilities.
+// A Checkpointer is a Sandbox whose memory can be written out; see Capabilities.
+// Where the capability is missing, or on a driver without it, the answer is
+// not_built.
 type Checkpointer interface {
-	// Checkpoint writes the sandbox's whole state into the directory and ends
-	// the sandbox. The directory's contents are as secret as its memory.
+	// Checkpoint writes the sandbox's whole state (memory, processes, both memory
+	// file systems, open files and sockets inside) into the directory and ends
+	// the sandbox as Kill does. The directory must be empty and open to nobody
+	// else. What is in it afterwards is as secret as the sandbox's memory and
+	// about as large: it belongs into a file system in memory that is never
+	// swapped out, and is to be sealed, or restored, and removed soon.
+	//
+	// The stream must be open until it returns, and the guest settled
+	// (guestwire.Client.Settle); what the sandbox does until it is ended is lost.
+	// Once begun a checkpoint is carried out, in bounded time, also when ctx
+	// ends.
+	//
+	// Codes: unavailable (it failed, and the sandbox goes on), sandbox_lost (it
+	// failed or the sandbox had ended; the sandbox is gone), conflict (it is
+	// paused), not_built. After an error nothing is in the directory.
 	Checkpoint(ctx context.Context, dir string) error
 }
 
 // A Restorer is a Driver that can start a sandbox from a checkpoint.
 type Restorer interface {
+	// Restore starts a sandbox, with an id of its own, as what the checkpoint in
+	// the directory holds, of the class that was checkpointed. Its stream is a new
+	// one: it is dialed anew and the guest woken (guestwire.Client.Wake). The
+	// directory may be removed once Restore returned. A Restore that fails, or
+	// whose context ends, leaves nothing behind but the directory.
+	//
+	// A checkpoint may be restored once at most: twice, two sandboxes would have
+	// the same tokens and the same random state, and do the same work again. The
+	// caller sees to that.
+	//
+	// Codes: as Start, and content_corrupt (the checkpoint is damaged). A
+	// checkpoint of another class, of another version of the runtime or the guest,
+	// or of a sandbox made differently is sandbox_start_failed, and stays so.
 	Restore(ctx context.Context, class Class, dir string) (Sandbox, error)
 }

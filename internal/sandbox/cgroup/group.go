@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -130,6 +131,22 @@ func (g *Group) createV1(l Limits) error {
 		}
 	}
 	return nil
+}
+
+// SetMemory changes the group's bound on its memory. A bound below what is in
+// use may be refused.
+func (g *Group) SetMemory(bytes int64) error {
+	value := strconv.FormatInt(bytes, 10)
+	dir := g.dir("memory")
+	if g.h.mode == ModeV2 {
+		return write(filepath.Join(dir, "memory.max"), value)
+	}
+	// Memory with swap may not be bounded lower than memory alone.
+	files := []setting{{"memory.limit_in_bytes", value, true}, {"memory.memsw.limit_in_bytes", value, false}}
+	if bytes > number(filepath.Join(dir, "memory.limit_in_bytes")) {
+		slices.Reverse(files)
+	}
+	return apply(dir, files)
 }
 
 // setting is one control file's value. One that is not required may be absent.

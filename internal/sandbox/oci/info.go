@@ -55,6 +55,8 @@ func (d *Driver) Info(ctx context.Context) (sandbox.Info, error) {
 		if w, old := oldRunsc(info.Version); old {
 			info.Warnings = append(info.Warnings, w)
 		}
+		ok := checkpoints(info.Version)
+		info.Capabilities.Checkpoint, info.Capabilities.Restore = ok, ok
 	} else {
 		info.Isolation, info.Strength = isolationRunc, sandbox.StrengthShared
 		if w, old := oldRunc(version); old {

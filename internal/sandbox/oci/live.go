@@ -23,13 +23,15 @@ const stderrTail = 16 << 10
 
 // live is a sandbox that this process started.
 type live struct {
-	d       *Driver
-	id      string
-	class   sandbox.Class
-	image   sandbox.Image // the class's, with its paths resolved
-	idRange uint32
-	group   *cgroup.Group
-	init    *os.File // pidfd of the first process
+	d        *Driver
+	id       string
+	class    sandbox.Class
+	image    sandbox.Image // the class's, with its paths resolved
+	idRange  uint32
+	from     *image // what it was restored from; nil for a new one
+	likeness string // see Driver.likeness
+	group    *cgroup.Group
+	init     *os.File // pidfd of the first process
 
 	stream    *stream
 	stderrEnd *os.File // the host's end of the sandbox's stderr
@@ -38,6 +40,8 @@ type live struct {
 
 	started chan struct{} // closed when the first process was found
 	done    chan struct{}
+
+	checkpoints sync.Mutex // held by Checkpoint
 
 	mu     sync.Mutex
 	killed bool // Kill was called before it ended

@@ -19,6 +19,11 @@ import (
 
 // Start implements sandbox.Driver.
 func (d *Driver) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbox, error) {
+	return d.launch(ctx, class, nil)
+}
+
+// launch starts a sandbox, as a new one or as what a checkpoint holds.
+func (d *Driver) launch(ctx context.Context, class sandbox.Class, from *image) (sandbox.Sandbox, error) {
 	if err := checkClass(class); err != nil {
 		return nil, workbench.E(workbench.CodeSizeUnavailable, "this size cannot be started").Caused(err)
 	}
@@ -46,7 +51,7 @@ func (d *Driver) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbo
 		return nil, err
 	}
 	l := newLive(d, id, class, idRange)
-	l.image = img
+	l.image, l.from = img, from
 	d.live[id] = l // before anything exists, so that a Reap leaves it alone
 	d.starts.Add(1)
 	d.mu.Unlock()
@@ -91,7 +96,12 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 	if code != nil {
 		defer func() { _ = code.Close() }()
 	}
-	config, err := json.Marshal(d.buildSpec(l))
+	spec := d.buildSpec(l)
+	l.likeness = d.likeness(spec)
+	if l.from != nil && l.from.Likeness != l.likeness {
+		return notLike("made for another kind of sandbox")
+	}
+	config, err := json.Marshal(spec)
 	if err != nil {
 		return err
 	}
@@ -104,7 +114,7 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 	}
 	defer outside.close()
 	err = invocation{
-		binary: d.o.Binary, args: d.o.Weaken.args(d.startArgs(at)), dir: at.dir,
+		binary: d.o.Binary, args: d.o.Weaken.args(d.startArgs(at, l.from)), dir: at.dir,
 		stdin: outside.stdin, stdout: outside.stdout, stderr: outside.stderr, passed: passed(code),
 	}.run(ctx)
 	outside.close()
@@ -119,16 +129,36 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 }
 
 // startArgs is the runtime's command line: make, start and leave.
-func (d *Driver) startArgs(at layout) []string {
-	run := []string{"run", "--detach", "--bundle", at.bundle(), "--pid-file", at.pidFile(), containerID}
-	if d.o.Kind == Runc {
-		if d.boundsCode() {
-			run = append([]string{"run", "--preserve-fds", "3"}, run[1:]...)
-		}
-		return append([]string{"--root", at.runtimeRoot(), "--log", at.runtimeLog(), "--log-format", "json"}, run...)
+func (d *Driver) startArgs(at layout, from *image) []string {
+	command := []string{"run"}
+	if from != nil {
+		// What is compared is likeness: the host ids of the mapping, which gVisor
+		// would compare too, are another range each time.
+		command = []string{"--restore-spec-validation=warning", "restore", "--image-path", from.dir}
 	}
+	command = append(command, "--detach", "--bundle", at.bundle(), "--pid-file", at.pidFile())
+	if d.boundsCode() {
+		command = append(command, "--preserve-fds", "3")
+	}
+	return append(append(d.flags(at), command...), containerID)
+}
+
+// flags are the runtime's options before its command.
+func (d *Driver) flags(at layout) []string {
+	if d.o.Kind == Runc {
+		return []string{"--root", at.runtimeRoot(), "--log", at.runtimeLog(), "--log-format", "json"}
+	}
+	return append(d.runscFlags(),
+		"--root="+at.runtimeRoot(),
+		"--panic-log="+at.panicLog(),
+		"--log="+at.runtimeLog(),
+		"--log-format=json",
+	)
+}
+
+// runscFlags make a sandbox what it is.
+func (d *Driver) runscFlags() []string {
 	flags := []string{
-		"--root=" + at.runtimeRoot(),
 		"--platform=systrap", // never probed for: kvm hangs on some machines
 		"--network=none",
 		"--gofer-network-namespace=new",
@@ -139,14 +169,11 @@ func (d *Driver) startArgs(at layout) []string {
 		"--host-fifo=none",
 		"--in-sandbox-cgroup=v2",
 		"--host-settings=ignore",
-		"--panic-log=" + at.panicLog(),
-		"--log=" + at.runtimeLog(),
-		"--log-format=json",
 	}
 	if d.o.CoreScheduling {
 		flags = append(flags, "--enable-core-tags")
 	}
-	return append(flags, run...)
+	return flags
 }
 
 // explain adds what the runtime said to a failed start. A runtime that could

@@ -30,6 +30,7 @@ func Run(t *testing.T, s Suite) {
 	t.Run("limits", s.limits)
 	t.Run("memory that the kernel holds for code", s.kernelMemory)
 	t.Run("isolation", s.isolation)
+	t.Run("checkpoint", s.checkpoint)
 }
 
 // MustOpen opens a driver that is closed, and has left nothing on the host,
