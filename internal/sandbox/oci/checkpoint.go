@@ -25,10 +25,6 @@ var (
 	_ sandbox.Restorer     = (*Driver)(nil)
 )
 
-// checkpointTimeout bounds one checkpoint: gVisor writes some hundred MiB a
-// second, and no sandbox has more than some GiB.
-const checkpointTimeout = 2 * time.Minute
-
 // Checkpoint implements sandbox.Checkpointer. Once begun it is carried out,
 // also when its caller stops waiting. gVisor goes on running the sandbox after it
 // has written it, so that a failure costs nothing; it is ended here once all is
@@ -53,7 +49,7 @@ func (l *live) Checkpoint(ctx context.Context, dir string) error {
 	if l.group.Frozen() {
 		return workbench.E(workbench.CodeConflict, "the sandbox is paused").WithHint("resume it first")
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkpointTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.d.o.CheckpointTimeout)
 	defer cancel()
 	if err := l.writeImage(ctx, dir); err != nil {
 		return l.checkpointFailed(ctx, dir, err)
@@ -331,9 +327,12 @@ func emptyDirectory(dir string) error {
 	return err
 }
 
-// emptyOut removes what a failed checkpoint left in its directory.
+// emptyOut removes what a failed checkpoint left in its directory. gVisor keeps
+// the files of a failed one open: they are emptied, so that they hold no memory.
 func emptyOut(dir string) {
 	for _, name := range append([]string{imageFile}, imageFiles...) {
-		_ = os.Remove(filepath.Join(dir, name))
+		path := filepath.Join(dir, name)
+		_ = os.Truncate(path, 0)
+		_ = os.Remove(path)
 	}
 }

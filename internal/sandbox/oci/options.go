@@ -42,6 +42,9 @@ type Options struct {
 	IDRanges uint32
 	// StartTimeout bounds one start; default 20 s.
 	StartTimeout time.Duration
+	// CheckpointTimeout bounds one checkpoint; default 2 min. gVisor writes some
+	// hundred MiB a second.
+	CheckpointTimeout time.Duration
 	// CoreScheduling keeps a sandbox's threads from sharing a CPU core with
 	// anyone else's (runsc, Linux 5.14 or newer).
 	CoreScheduling bool
@@ -53,11 +56,12 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultIDBase       = 1_879_048_192 // 0x70000000
-	DefaultIDRanges     = 4096
-	DefaultStartTimeout = 20 * time.Second
-	idsPerRange         = 65_536
-	maxStateDir         = 49 // "<it>/runsc/<sandbox id>/r/runsc-sandbox.sock" stays below 108
+	DefaultIDBase            = 1_879_048_192 // 0x70000000
+	DefaultIDRanges          = 4096
+	DefaultStartTimeout      = 20 * time.Second
+	DefaultCheckpointTimeout = 2 * time.Minute
+	idsPerRange              = 65_536
+	maxStateDir              = 49 // "<it>/runsc/<sandbox id>/r/runsc-sandbox.sock" stays below 108
 )
 
 var instancePattern = regexp.MustCompile(`^[a-z0-9]{12}$`)
@@ -100,6 +104,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.StartTimeout <= 0 {
 		o.StartTimeout = DefaultStartTimeout
+	}
+	if o.CheckpointTimeout <= 0 {
+		o.CheckpointTimeout = DefaultCheckpointTimeout
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -31,6 +31,8 @@ type ownerOrder struct {
 	// Standin: the guest is the stand-in, which says hello first. Stay: it does
 	// not leave when its input ends.
 	Standin, Stay bool
+	// Checkpoint is where it writes the sandbox to, and then restores it from.
+	Checkpoint string
 }
 
 func ownerProcess() {
@@ -57,6 +59,16 @@ func ownerProcess() {
 	if order.Stay {
 		fmt.Fprintln(s.Stream(), "stay")
 		if _, err := r.ReadString('\n'); err != nil {
+			panic(err)
+		}
+	}
+	if order.Checkpoint != "" {
+		fmt.Println("checkpointing")
+		if err := s.(sandbox.Checkpointer).Checkpoint(context.Background(), order.Checkpoint); err != nil {
+			panic(err)
+		}
+		fmt.Println("restoring")
+		if s, err = d.Restore(context.Background(), order.Class, order.Checkpoint); err != nil {
 			panic(err)
 		}
 	}
