@@ -35,7 +35,8 @@ type watch struct {
 	shmem    int64 // what memory file systems held then, with the guest's own files
 	own      bool  // /proc/meminfo is the sandbox's own
 	code     *codeGroup
-	rounds   int // so far; the loop's
+	rounds   int       // so far; the loop's
+	ebb      time.Time // when the last exec that was ended for its memory was gone
 	wake     chan struct{}
 }
 
@@ -91,6 +92,11 @@ func (w *watch) remove(e *execution) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.execs, e)
+	select {
+	case <-e.outOfMem:
+		w.ebb = time.Now()
+	default:
+	}
 }
 
 func (w *watch) peak(e *execution) int64 {
@@ -173,17 +179,17 @@ func (w *watch) kernelKilled() bool {
 func (w *watch) round() {
 	w.mu.Lock()
 	lowest := int64(1 << 62)
-	for _, x := range w.execs {
+	execs := make([]*execution, 0, len(w.execs))
+	for e, x := range w.execs {
+		execs = append(execs, e)
 		lowest = min(lowest, x.peak)
 	}
 	w.mu.Unlock()
 	used := w.usedAbove(lowest)
 	w.mu.Lock()
 	w.memory = max(used, 0)
-	execs := make([]*execution, 0, len(w.execs))
-	for e, x := range w.execs {
+	for _, x := range w.execs {
 		x.peak = max(x.peak, used)
-		execs = append(execs, e)
 	}
 	w.mu.Unlock()
 	killed := w.kernelKilled()
@@ -191,7 +197,7 @@ func (w *watch) round() {
 	if much {
 		w.s.spares.giveUp()
 	}
-	if killed || used > w.b.limits.MemoryBytes && w.sure() {
+	if killed || used > w.b.limits.MemoryBytes && w.sure() && w.stays(lowest) {
 		w.largest(execs)
 	}
 	for _, e := range execs {
@@ -252,8 +258,45 @@ func (w *watch) unmapped(scratch int64) int64 {
 	return max(0, kilobytes(string(raw), "Shmem:")-files-scratch-w.shmem)
 }
 
-// largest ends the exec whose group uses most.
+// stays reports whether too much memory is in use still, where it may be that of
+// an exec which has just been ended for it: a killed process goes a moment after
+// its group.
+func (w *watch) stays(mark int64) bool {
+	for range ebbLooks {
+		w.mu.Lock()
+		ebbs := time.Since(w.ebb) < ebbTime
+		w.mu.Unlock()
+		if !ebbs {
+			return true
+		}
+		time.Sleep(glanceEvery)
+		if w.usedAbove(mark) <= w.b.limits.MemoryBytes {
+			return false
+		}
+	}
+	return true
+}
+
+// For how long after an exec was ended for its memory another look is taken
+// before one more is, and how many.
+const (
+	ebbTime  = 500 * time.Millisecond
+	ebbLooks = 5
+)
+
+// largest ends the exec whose group uses most, of those that there were when it
+// was measured. If one of them has ended since, or is about to, the memory was
+// that one's: another look tells.
 func (w *watch) largest(execs []*execution) {
+	for _, e := range execs {
+		select {
+		case <-e.outOfMem:
+			return
+		case <-e.ended:
+			return
+		default:
+		}
+	}
 	var worst *execution
 	most := int64(-1)
 	for _, e := range execs {

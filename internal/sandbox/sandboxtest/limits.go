@@ -26,6 +26,7 @@ func (s Suite) limits(t *testing.T) {
 		{"memory of one process", oneEater},
 		{"memory, while workspace and scratch are full", eaterWithFullDisks},
 		{"memory of many small processes is summed", manyEaters},
+		{"memory that one program took ends no other", eaterBesideAnother},
 		{"memory of files without a name", namelessEater},
 		{"processes", processes},
 		{"threads", threads},
@@ -111,6 +112,27 @@ func mustRunOut(t *testing.T, out Outcome) {
 	if out.Reason != reason || !slices.Contains(out.LimitsHit, limit) || (out.ExitCode == 0 && out.Signal == "") {
 		t.Errorf("ended with %d %q, reason %q, limits %v; want reason %q and limit %q\n%s%s",
 			out.ExitCode, out.Signal, out.Reason, out.LimitsHit, reason, limit, out.Stdout, tailText(out.Stderr))
+	}
+}
+
+// eaterBesideAnother: the memory of a program that is ended is in use a moment
+// longer than its group is there.
+func eaterBesideAnother(t *testing.T, box *Session) {
+	x := box.MustLive(t, "other", "", 0)
+	for range 3 {
+		mustRunOut(t, box.MustPython(t, "x = b'\\x01' * 2_000_000_000"))
+	}
+	select {
+	case <-x.Done():
+		result, err := x.Wait(t.Context())
+		t.Errorf("the other program ended: %+v, %v", result, err)
+	default:
+	}
+	if err := box.Client.EndGroup(t.Context(), "other"); err != nil {
+		t.Error(err)
+	}
+	if _, err := x.Wait(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
