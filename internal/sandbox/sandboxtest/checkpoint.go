@@ -318,18 +318,6 @@ func (s Suite) heldAgain(t *testing.T, d sandbox.Driver) {
 	if err != nil || after.MemoryLimit != before.MemoryLimit || after.MemoryBytes <= 0 || after.CPU <= 0 || after.Tasks <= 0 {
 		t.Errorf("stats %+v, %v; want the limit %d and what it uses", after, err, before.MemoryLimit)
 	}
-	x, err := back.Client.Attach(t.Context(), "ctx", guestwire.Offsets{}, &capture{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		select {
-		case <-x.Done():
-			result, err := x.Wait(t.Context())
-			t.Errorf("the program that should live ended as %+v, %v", result, err)
-		default:
-		}
-	}()
 	for name, test := range map[string]func(t *testing.T, box *Session){
 		"memory of one process": oneEater, "processes": processes, "workspace bytes": workspaceBytes,
 		"scratch": scratch, "descriptors": descriptors, "wall time": wallTime,
