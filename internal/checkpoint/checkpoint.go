@@ -1,0 +1,214 @@
+// Package checkpoint keeps the live memory of suspended sessions: it seals the
+// directory that a driver wrote a sandbox into, as one blob, and opens it into a
+// fresh directory again. Its one job is that such a directory lies nowhere on a
+// disk but encrypted, and comes back only for the session and generation that it
+// was sealed for. It knows no runtime: files of a directory are bytes to it.
+//
+// A sealed checkpoint is a sealed object of kind "checkpoint" whose plaintext is
+// a zstd stream (fastest level; pages of programs compress to about a third, and
+// what is not written costs no encryption and no fsync) of records:
+//
+//	"WBCK", version 1 (1 byte)
+//	per file: length of the name (uint8, not 0), name, size (uint64), bytes
+//	0 (uint8)
+//
+// Integers are big endian. The object's id in the seal is the blob's id, the
+// session and the generation, so that a checkpoint moved to another session or
+// generation does not verify.
+//
+// # Once
+//
+// A checkpoint may be restored once. The engine takes it from the session's row
+// in the transaction that begins the return, before it opens it; Drop removes it
+// afterwards, and whenever the session or its generation ends.
+package checkpoint
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/blob"
+	"github.com/workbenchdev/workbench/internal/failpoint"
+	"github.com/workbenchdev/workbench/internal/seal"
+)
+
+// Records is what the database does for this package; store.DB is one.
+type Records interface {
+	NoteBlob(ctx context.Context, blobID, tenantID string, size int64, at time.Time) error
+	PutBlobRefs(ctx context.Context, owner, tenantID string, blobIDs []string) error
+	DropBlobRefs(ctx context.Context, owner string) error
+}
+
+// Store keeps sealed checkpoints. It is safe for concurrent use; for one session
+// its caller makes one call at a time.
+type Store struct {
+	blobs   blob.Store
+	sealer  *seal.Sealer
+	records Records
+	clock   func() time.Time
+}
+
+// New makes a store.
+func New(blobs blob.Store, sealer *seal.Sealer, records Records) *Store {
+	return &Store{blobs: blobs, sealer: sealer, records: records, clock: time.Now}
+}
+
+// Binding is what a checkpoint is sealed for.
+type Binding struct {
+	TenantID   string
+	SessionID  string
+	Generation int64
+}
+
+const (
+	kind   = "checkpoint"
+	prefix = "k_"
+)
+
+// Owner is who needs a session's checkpoint, in the store's references.
+func Owner(sessionID string) string { return "checkpoint:" + sessionID }
+
+func (b Binding) id(blobID string) string {
+	return fmt.Sprintf("%s %s %d", blobID, b.SessionID, b.Generation)
+}
+
+// Sealed is a stored checkpoint.
+type Sealed struct {
+	BlobID string
+	Bytes  int64 // of the directory's files
+	Stored int64 // of the blob
+}
+
+// Seal stores the directory's files as the session's checkpoint, in place of any
+// it had. It does not touch the directory. Codes: unavailable (also: the disk is
+// full), encryption_key_unavailable, request_cancelled.
+func (s *Store) Seal(ctx context.Context, b Binding, dir string) (Sealed, error) {
+	out := Sealed{BlobID: prefix + strings.ToLower(rand.Text())}
+	w, err := s.blobs.Create(ctx)
+	if err != nil {
+		return Sealed{}, err
+	}
+	defer w.Abort()
+	count := &counter{w: w}
+	sealed, err := s.sealer.NewWriter(ctx, b.TenantID, kind, count)
+	if err != nil {
+		return Sealed{}, err
+	}
+	if out.Bytes, err = compress(ctx, sealed, dir); err != nil {
+		return Sealed{}, err
+	}
+	if err := sealed.Close(b.id(out.BlobID)); err != nil {
+		return Sealed{}, err
+	}
+	out.Stored = count.n
+	if err := s.records.NoteBlob(ctx, out.BlobID, b.TenantID, out.Stored, s.clock()); err != nil {
+		return Sealed{}, err
+	}
+	if err := w.Commit(out.BlobID); err != nil {
+		return Sealed{}, err
+	}
+	if err := failpoint.Hit("checkpoint.seal.after_put"); err != nil {
+		return Sealed{}, workbench.E(workbench.CodeUnavailable, "the checkpoint could not be stored").Caused(err)
+	}
+	if err := s.records.DropBlobRefs(ctx, Owner(b.SessionID)); err != nil {
+		return Sealed{}, err
+	}
+	if err := s.records.PutBlobRefs(ctx, Owner(b.SessionID), b.TenantID, []string{out.BlobID}); err != nil {
+		return Sealed{}, err
+	}
+	return out, nil
+}
+
+// compress writes the records of a directory, compressed.
+func compress(ctx context.Context, to io.Writer, dir string) (int64, error) {
+	z, err := zstd.NewWriter(to, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(window),
+		zstd.WithEncoderConcurrency(2), zstd.WithEncoderCRC(false)) // every segment is authenticated
+	if err != nil {
+		return 0, workbench.E(workbench.CodeInternal, "the checkpoint could not be compressed").Caused(err)
+	}
+	n, err := writeRecords(ctx, z, dir)
+	if closeErr := z.Close(); err == nil {
+		err = closeErr
+	}
+	return n, err
+}
+
+// window is how far back a match may lie: little, since memory for it is taken
+// at every seal and every return.
+const window = 1 << 20
+
+// Open writes the session's checkpoint into the directory, which must be empty
+// and is best in memory (see Memory). After an error something may be in it.
+// Codes: content_corrupt (it is damaged, gone, or another session's or
+// generation's), encryption_key_unavailable, unavailable (also: no room),
+// request_cancelled.
+func (s *Store) Open(ctx context.Context, b Binding, blobID, dir string) error {
+	r, err := s.blobs.Open(ctx, blobID)
+	if blob.IsNotFound(err) {
+		return damaged("it is gone", err)
+	}
+	if err != nil {
+		return err
+	}
+	o, err := s.sealer.Open(ctx, b.TenantID, kind, b.id(blobID), r, r.Size())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = o.Close() }() // only read
+	z, err := zstd.NewReader(o, zstd.WithDecoderMaxWindow(window), zstd.WithDecoderConcurrency(2))
+	if err != nil {
+		return workbench.E(workbench.CodeInternal, "the checkpoint could not be read").Caused(err)
+	}
+	defer z.Close()
+	return readRecords(ctx, z, dir)
+}
+
+// Drop ends the session's need of its checkpoint, and removes the bytes of
+// blobID, "" if that is not known: then they go with the next sweep. What is not
+// there is no error. Codes: unavailable, request_cancelled.
+func (s *Store) Drop(ctx context.Context, sessionID, blobID string) error {
+	if err := s.records.DropBlobRefs(ctx, Owner(sessionID)); err != nil {
+		return err
+	}
+	if blobID == "" {
+		return nil
+	}
+	if !strings.HasPrefix(blobID, prefix) {
+		return workbench.E(workbench.CodeInternal, "not a checkpoint's blob")
+	}
+	// Its id is never put again, so nobody can have begun to need it; the sweeper
+	// forgets it.
+	return s.blobs.Delete(ctx, blobID)
+}
+
+func damaged(what string, cause error) error {
+	return workbench.E(workbench.CodeCorrupt, "the session's checkpoint is damaged: %s", what).
+		WithHint("its files are in its last commit; variables are lost").Caused(cause)
+}
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// own is the error itself when it has a code, else damage.
+func own(err error) error {
+	if e := (*workbench.Error)(nil); errors.As(err, &e) {
+		return e
+	}
+	return damaged("it cannot be unpacked", err)
+}
