@@ -61,6 +61,7 @@ func (s *supervisor) prepare(l guestwire.SandboxLimits) error {
 	if err := mountWorkspace(l); err != nil {
 		return failed("workspace", err)
 	}
+	s.tree.begin()
 	if err := mountScratch(l); err != nil {
 		return failed("scratch", err)
 	}

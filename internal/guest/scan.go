@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,21 +31,56 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 	defer s.spares.renewIn(0) // the machine is free
 	defer resume()
 
-	base := s.tree.base(r.Base)
-	var w *walker
-	err = asUser(func() error {
-		trust := base != nil && base.quiet && s.tree.times
-		if w, err = s.tree.look(ctx, b.limits, base, trust, quiet); err != nil {
-			return err
-		}
-		return w.tell(yield)
-	})
+	defer s.tree.changes.release()
+	w, err := s.tree.look(ctx, b.limits, quiet)
 	if err != nil {
 		return guestwire.ScanResult{}, scanError(err)
 	}
-	s.tree.keep(base, w.now)
-	return guestwire.ScanResult{Token: w.now.token, Complete: base == nil, Entries: int64(len(w.order)), Bytes: w.bytes,
-		Skipped: w.skipped, SkippedN: w.skips}, nil
+	base := r.Base
+	if base != s.tree.token && base != s.tree.before {
+		base = ""
+	}
+	if entries := w.told(base); len(entries) > 0 {
+		err = asUser(func() error { return w.tell(entries, yield) })
+	}
+	if err != nil {
+		if w.whole {
+			s.tree.changes.giveUp() // what they were before is not known any more
+		}
+		return guestwire.ScanResult{}, scanError(err)
+	}
+	s.tree.take(w, base)
+	return s.tree.result(base == ""), nil
+}
+
+// left waits until every process of the groups that have ended is gone, with its
+// memory and descriptors, and reports whether that came to be. Linux ends a
+// group's first process after all others; gVisor does not, but there a task
+// leaves its control group only when it has let go of everything.
+func (s *supervisor) left(ctx context.Context) bool {
+	deadline := time.Now().Add(leaveWithin)
+	for s.watch.tasksNow() > 0 {
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	return true
+}
+
+// leaveWithin is how long a scan waits for processes that were killed.
+const leaveWithin = time.Second
+
+// result is the state as the host is told it.
+func (t *tree) result(complete bool) guestwire.ScanResult {
+	r := guestwire.ScanResult{Token: t.token, Complete: complete, Entries: int64(len(t.nodes)), Bytes: t.bytes, Skipped: []guestwire.Skipped{}, SkippedN: t.skips}
+	for _, p := range slices.Sorted(maps.Keys(t.skipped)) {
+		if len(r.Skipped) == guestwire.MaxSkipped {
+			break
+		}
+		r.Skipped = append(r.Skipped, guestwire.Skipped{Path: p, Why: t.skipped[p]})
+	}
+	return r
 }
 
 func scanError(err error) error {
@@ -66,7 +103,7 @@ func (s *supervisor) still(ctx context.Context) (quiet bool, resume func(), err 
 		return false, nil, err
 	}
 	live := s.live()
-	return len(live) == 0, func() {
+	return len(live) == 0 && s.left(ctx), func() {
 		for _, g := range live {
 			if !paused[g] {
 				_ = s.resume(g) // a group that cannot go on is ended with its exec's timeout
@@ -75,67 +112,56 @@ func (s *supervisor) still(ctx context.Context) (quiet bool, resume func(), err 
 	}, nil
 }
 
-// look walks the whole workspace.
-func (t *tree) look(ctx context.Context, l guestwire.SandboxLimits, base *snapshot, trust, quiet bool) (*walker, error) {
-	w := &walker{leftBytes: wholePages(l.WorkspaceBytes), leftEntries: l.WorkspaceInodes, base: base, trust: trust, buf: make([]byte, hashBuffer), skipped: []guestwire.Skipped{},
-		small: map[guestwire.Path][]byte{}, room: smallFiles,
-		now:    &snapshot{token: newToken(), nodes: map[guestwire.Path]node{}, at: time.Now(), quiet: quiet},
-		cancel: ctx.Err}
-	// Code may take the mode of its own workspace away. Part of it would be
-	// enough to hide every file and to keep the next program out.
-	var st unix.Stat_t
-	if err := unix.Lstat(workspaceDir, &st); err != nil {
-		return nil, err
+// told lists what differs from the state that base names, or everything: removed
+// entries first, children before parents; then the others, parents before
+// children.
+func (w *walker) told(base string) []guestwire.Entry {
+	was, paths := w.t.find, map[guestwire.Path]bool{}
+	for p := range w.changed() {
+		paths[p] = true
 	}
-	if st.Mode&0o700 != 0o700 {
-		if err := unix.Chmod(workspaceDir, 0o755); err != nil {
-			return nil, err
+	switch {
+	case base == "":
+		was = func(guestwire.Path) *node { return nil }
+		for p := range w.t.nodes {
+			paths[p] = true
+		}
+	case base == w.t.before:
+		was = func(p guestwire.Path) *node {
+			if n, ok := w.t.undo[p]; ok {
+				return n
+			}
+			return w.t.find(p)
+		}
+		for p := range w.t.undo {
+			paths[p] = true
 		}
 	}
-	root, err := unix.Open(workspaceDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
+	var gone, there []guestwire.Entry
+	for p := range paths {
+		before, now := was(p), w.after(p)
+		switch {
+		case now == nil && before != nil:
+			gone = append(gone, guestwire.Entry{Path: p, Change: workbench.ChangeRemoved, Type: before.typ, Mode: before.mode, MtimeNs: before.mtime})
+		case now != nil && (before == nil || !now.sameAs(*before)):
+			e := now.entry(p)
+			e.Change, e.Content = workbench.ChangeAdded, now.typ == guestwire.TypeFile
+			if before != nil {
+				e.Change = workbench.ChangeModified
+				e.Content = now.typ == guestwire.TypeFile && (before.typ != guestwire.TypeFile || before.sum != now.sum)
+			}
+			there = append(there, e)
+		}
 	}
-	return w, w.walk(root, "", 0)
+	slices.SortFunc(gone, func(a, b guestwire.Entry) int { return byDepth(a.Path, b.Path) })
+	slices.SortFunc(there, func(a, b guestwire.Entry) int { return strings.Compare(string(a.Path), string(b.Path)) })
+	return append(gone, there...)
 }
 
-// tell yields what differs from the base: removed entries first, children
-// before parents; then the others, parents before children.
-func (w *walker) tell(yield func(guestwire.Entry, io.Reader) error) error {
-	if w.base != nil {
-		var gone []guestwire.Path
-		for p, b := range w.base.nodes {
-			if _, ok := w.now.nodes[p]; ok {
-				continue
-			}
-			if w.hidden(p) {
-				w.now.nodes[p] = b // what could not be looked at has not gone
-				continue
-			}
-			gone = append(gone, p)
-		}
-		slices.SortFunc(gone, byDepth)
-		for _, p := range gone {
-			b := w.base.nodes[p]
-			if err := yield(guestwire.Entry{Path: p, Change: workbench.ChangeRemoved, Type: b.typ, Mode: b.mode, MtimeNs: b.mtime}, nil); err != nil {
-				return err
-			}
-		}
-	}
-	for _, p := range w.order {
-		n := w.now.nodes[p]
-		e := n.entry(p)
-		e.Change, e.Content = workbench.ChangeAdded, n.typ == guestwire.TypeFile
-		if w.base != nil {
-			if b, ok := w.base.nodes[p]; ok {
-				if n.sameAs(b) {
-					continue
-				}
-				e.Change = workbench.ChangeModified
-				e.Content = n.typ == guestwire.TypeFile && (b.typ != guestwire.TypeFile || b.sum != n.sum)
-			}
-		}
-		if err := w.one(p, n, e, yield); err != nil {
+// tell yields entries with their contents.
+func (w *walker) tell(entries []guestwire.Entry, yield func(guestwire.Entry, io.Reader) error) error {
+	for _, e := range entries {
+		if err := w.one(e, yield); err != nil {
 			return err
 		}
 	}
@@ -144,24 +170,17 @@ func (w *walker) tell(yield func(guestwire.Entry, io.Reader) error) error {
 
 // hidden reports whether an entry, or a directory above it, could not be read.
 func (w *walker) hidden(p guestwire.Path) bool {
-	if len(w.unreadable) == 0 {
-		return false
-	}
-	for i := range len(p) {
-		if p[i] == '/' && w.unreadable[p[:i]] {
-			return true
-		}
-	}
-	return w.unreadable[p]
+	return w.unreadable[p] || under(p, w.unreadable)
 }
 
 // one yields an entry with its content. Nothing has changed since the walk: no
 // code runs.
-func (w *walker) one(p guestwire.Path, n node, e guestwire.Entry, yield func(guestwire.Entry, io.Reader) error) error {
+func (w *walker) one(e guestwire.Entry, yield func(guestwire.Entry, io.Reader) error) error {
 	if !e.Content {
 		return yield(e, nil)
 	}
-	if content, ok := w.small[p]; ok || n.size == 0 {
+	p := e.Path
+	if content, ok := w.small[p]; ok || e.Size == 0 {
 		return yield(e, bytes.NewReader(content))
 	}
 	restore, err := openUp(p)

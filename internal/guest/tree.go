@@ -16,23 +16,46 @@ import (
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
-// tree is what the guest knows of the workspace: the last states that the host
-// may name as a base.
+// tree is what the guest knows of the workspace: its state as the last scan or
+// restore left it, and how to get back to the one before, since the host may not
+// have stored the last.
 type tree struct {
-	mu    sync.Mutex  // held by whoever scans or writes
-	known []*snapshot // at most two: the base of the last scan, and its outcome
+	mu      sync.Mutex // held by whoever scans or writes
+	changes *changes
+	times   bool // file times tell every change, also by mapped memory
 
-	times bool // file times tell every change, also by mapped memory
+	nodes   map[guestwire.Path]node
+	names   map[uint64][]guestwire.Path // of files, by inode: one may have several
+	bytes   int64                       // of files' contents
+	pages   int64                       // the same as what they take without holes
+	skipped map[guestwire.Path]string   // what is there and not in nodes, and why; the first MaxSkipped
+	skips   int64
+	vague   bool      // something was skipped for what else is there: it may have changed all the same
+	at      time.Time // when the scan began
+	quiet   bool      // no code lived then: nothing can write through an older mapping
+
+	// Files that code which lives may have open since before the last scan; if
+	// anyOpen, every file may be one.
+	open    map[guestwire.Path]bool
+	anyOpen bool
+
+	token  string
+	before string                   // token of the state before; "" for none
+	undo   map[guestwire.Path]*node // what was there then, where it differs; nil: nothing
 }
 
-func newTree() *tree { return &tree{times: timesTell()} }
+func newTree() *tree {
+	return &tree{changes: newChanges(), times: timesTell(), nodes: map[guestwire.Path]node{}, names: map[uint64][]guestwire.Path{},
+		skipped: map[guestwire.Path]string{}, vague: true}
+}
 
-// snapshot is one state of the workspace.
-type snapshot struct {
-	token string
-	nodes map[guestwire.Path]node
-	at    time.Time // when its scan began
-	quiet bool      // no code lived then: nothing can write through an older mapping
+// begin takes up a workspace that is empty and that no code has seen.
+func (t *tree) begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.vague, t.quiet, t.at = false, true, time.Now()
+	t.changes.follow()
+	t.changes.watch("")
 }
 
 // node is one entry with what is needed to see that it has not changed.
@@ -57,23 +80,79 @@ func newToken() string {
 	return hex.EncodeToString(b[:])
 }
 
-// base returns the snapshot with the token, or nil.
-func (t *tree) base(token string) *snapshot {
-	for _, s := range t.known {
-		if token != "" && s.token == token {
-			return s
+// take replaces the state by what a look found, and keeps the way back to base,
+// one of the tokens the host may name, or "".
+func (t *tree) take(w *walker, base string) {
+	was := map[guestwire.Path]*node{}
+	if base != "" && base == t.before {
+		was = t.undo
+	}
+	for p := range w.changed() {
+		if _, ok := was[p]; !ok && base != "" {
+			was[p] = t.find(p)
 		}
+		t.set(p, w.after(p))
+	}
+	w.takeSkipped()
+	t.at, t.quiet = w.at, w.quiet
+	switch {
+	case w.quiet:
+		t.open, t.anyOpen = nil, false
+	case w.whole:
+		t.open, t.anyOpen = nil, true
+	default:
+		if t.open == nil {
+			t.open = map[guestwire.Path]bool{}
+		}
+		for p := range w.looked {
+			t.open[p] = true
+		}
+		for p, n := range w.found {
+			if n.typ == guestwire.TypeFile {
+				t.open[p] = true
+			}
+		}
+		for p := range t.open {
+			if n, ok := t.nodes[p]; !ok || n.typ != guestwire.TypeFile {
+				delete(t.open, p)
+			}
+		}
+	}
+	t.token, t.before, t.undo = newToken(), base, was
+	t.changes.settle()
+}
+
+// find returns what the last scan found at a path, nil for nothing.
+func (t *tree) find(p guestwire.Path) *node {
+	if n, ok := t.nodes[p]; ok {
+		return &n
 	}
 	return nil
 }
 
-// keep remembers a new state beside the one it was compared with.
-func (t *tree) keep(base, now *snapshot) {
-	t.known = t.known[:0]
-	if base != nil {
-		t.known = append(t.known, base)
+// set puts a node in its place, nil for nothing.
+func (t *tree) set(p guestwire.Path, now *node) {
+	if old, ok := t.nodes[p]; ok {
+		delete(t.nodes, p)
+		if old.typ == guestwire.TypeFile {
+			t.bytes -= old.size
+			t.pages -= wholePages(old.size)
+			if rest := slices.DeleteFunc(t.names[old.inode], func(q guestwire.Path) bool { return q == p }); len(rest) > 0 {
+				t.names[old.inode] = rest
+			} else {
+				delete(t.names, old.inode)
+			}
+		}
 	}
-	t.known = append(t.known, now)
+	if now == nil {
+		return
+	}
+	t.nodes[p] = *now
+	if now.typ == guestwire.TypeFile {
+		t.bytes += now.size
+		t.pages += wholePages(now.size)
+		t.names[now.inode] = append(t.names[now.inode], p)
+	}
 }
 
 // timesTell finds out whether the kernel changes a file's times when memory that
@@ -99,228 +178,6 @@ func timesTell() bool {
 	_ = unix.Munmap(m)
 	info, err := f.Stat()
 	return err == nil && info.ModTime().After(time.Unix(1, 0))
-}
-
-// walker collects the workspace. It runs with user code's identity while no
-// code runs.
-type walker struct {
-	// What may still be committed. Holes in files and several names of one file
-	// make a tree larger than the space it takes; elsewhere it would not fit.
-	leftBytes, leftEntries int64
-
-	base    *snapshot // for hashes that need not be computed again; may be nil
-	trust   bool      // times tell every change since base
-	now     *snapshot
-	order   []guestwire.Path // parents before children, names sorted
-	bytes   int64
-	skipped []guestwire.Skipped
-	skips   int64
-	// unreadable are the entries skipped for that: they are there.
-	unreadable map[guestwire.Path]bool
-	cancel     func() error
-	buf        []byte
-	small      map[guestwire.Path][]byte // contents read already, so that most files are opened once
-	room       int                       // bytes small may still take
-}
-
-const (
-	maxWalkDepth = 200 // below what a path may have on the wire
-	hashBuffer   = 128 << 10
-	smallFiles   = 4 << 20 // contents kept between the two passes of a scan
-)
-
-// wholePages is what a file of that size takes without holes.
-func wholePages(size int64) int64 {
-	const page = 4096
-	return (size + page - 1) / page * page
-}
-
-// whyUnreadable is why an entry was skipped that could not be looked at.
-const whyUnreadable = "unreadable"
-
-// emptySum is the digest of no bytes.
-var emptySum = sha256.Sum256(nil)
-
-// walk visits a directory; fd is closed by it.
-func (w *walker) walk(fd int, prefix string, depth int) error {
-	dir := os.NewFile(uintptr(fd), prefix)
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return err
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if err := w.cancel(); err != nil {
-			return err
-		}
-		p := guestwire.Path(prefix + name)
-		var st unix.Stat_t
-		if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			w.skip(p, whyUnreadable)
-			continue
-		}
-		if err := w.visit(fd, name, p, st, depth); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// visit takes one entry up.
-func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, depth int) error {
-	n := node{mode: st.Mode & 0o7777, mtime: st.Mtim.Nano(), ctime: st.Ctim.Nano(), inode: st.Ino}
-	if depth >= maxWalkDepth || len(p) > guestwire.MaxPath {
-		w.skip(p, "depth")
-		return nil
-	}
-	if w.leftEntries <= 0 {
-		w.skip(p, "too_many")
-		return nil
-	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		n.typ = guestwire.TypeDir
-		return w.directory(fd, name, p, n, depth)
-	case unix.S_IFREG:
-		n.typ, n.size = guestwire.TypeFile, st.Size
-		if wholePages(n.size) > w.leftBytes {
-			w.skip(p, "too_large")
-			return nil
-		}
-		if err := w.file(fd, name, p, &n); err != nil {
-			w.skip(p, whyUnreadable)
-			return nil //nolint:nilerr // the host is told that it was skipped
-		}
-		w.bytes += n.size
-		w.leftBytes -= wholePages(n.size)
-	case unix.S_IFLNK:
-		target, err := readlink(fd, name)
-		if err != nil {
-			w.skip(p, whyUnreadable)
-			return nil //nolint:nilerr // the host is told that it was skipped
-		}
-		n.typ, n.target, n.mode = guestwire.TypeSymlink, target, 0o777
-	case unix.S_IFIFO:
-		w.skip(p, "fifo")
-		return nil
-	case unix.S_IFSOCK:
-		w.skip(p, "socket")
-		return nil
-	default:
-		w.skip(p, "device")
-		return nil
-	}
-	w.take(p, n)
-	return nil
-}
-
-func (w *walker) take(p guestwire.Path, n node) {
-	w.leftEntries--
-	w.now.nodes[p] = n
-	w.order = append(w.order, p)
-}
-
-func (w *walker) skip(p guestwire.Path, why string) {
-	w.skips++
-	if why == whyUnreadable {
-		if w.unreadable == nil {
-			w.unreadable = map[guestwire.Path]bool{}
-		}
-		w.unreadable[p] = true
-	}
-	if len(w.skipped) < guestwire.MaxSkipped && p.Check() == nil {
-		w.skipped = append(w.skipped, guestwire.Skipped{Path: p, Why: why})
-	}
-}
-
-func readlink(fd int, name string) (string, error) {
-	buf := make([]byte, guestwire.MaxPath+1)
-	n, err := unix.Readlinkat(fd, name, buf)
-	if err != nil || n == 0 || n > guestwire.MaxPath {
-		return "", unix.ENAMETOOLONG
-	}
-	return string(buf[:n]), nil
-}
-
-// directory takes a directory and what is in it.
-func (w *walker) directory(fd int, name string, p guestwire.Path, n node, depth int) error {
-	open := func() (int, error) {
-		return unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	}
-	restore := func() {}
-	if n.mode&0o500 != 0o500 {
-		// Its owner may look in spite of the mode, for a moment.
-		if err := unix.Fchmodat(fd, name, n.mode|0o700, 0); err == nil {
-			restore = func() { _ = unix.Fchmodat(fd, name, n.mode, 0) }
-		}
-	}
-	child, err := open()
-	if err != nil {
-		restore()
-		w.skip(p, whyUnreadable)
-		return nil //nolint:nilerr // the host is told that it was skipped
-	}
-	w.take(p, n)
-	err = w.walk(child, string(p)+"/", depth+1)
-	restore()
-	return err
-}
-
-// file fills in the digest, computed anew unless nothing can have changed.
-func (w *walker) file(fd int, name string, p guestwire.Path, n *node) error {
-	if w.base != nil && w.trust {
-		b, ok := w.base.nodes[p]
-		if ok && b.typ == guestwire.TypeFile && b.size == n.size && b.mtime == n.mtime && b.ctime == n.ctime && b.inode == n.inode &&
-			n.ctime < w.base.at.Add(-racy).UnixNano() {
-			n.sum = b.sum
-			return nil
-		}
-	}
-	if n.size == 0 {
-		n.sum = emptySum
-		return nil
-	}
-	if n.mode&0o400 == 0 {
-		if err := unix.Fchmodat(fd, name, n.mode|0o400, 0); err == nil {
-			defer func() {
-				_ = unix.Fchmodat(fd, name, n.mode, 0)
-				var st unix.Stat_t
-				if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-					n.ctime = st.Ctim.Nano()
-				}
-			}()
-		}
-	}
-	f, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(f)
-	h := sha256.New()
-	total := int64(0)
-	for {
-		got, err := unix.Read(f, w.buf)
-		if err != nil {
-			return err
-		}
-		if got == 0 {
-			break
-		}
-		total += int64(got)
-		_, _ = h.Write(w.buf[:got]) // never fails
-		if total == n.size && int64(got) == total && got <= w.room {
-			w.small[p] = bytes.Clone(w.buf[:got])
-			w.room -= got
-			break // no code runs: what its size says is all
-		}
-		if err := w.cancel(); err != nil {
-			return err
-		}
-	}
-	n.size = total
-	h.Sum(n.sum[:0])
-	return nil
 }
 
 // entry is a node as the host sees it.

@@ -115,6 +115,7 @@ func (w *watch) loop() {
 	for range w.wake {
 		for {
 			w.rest() // a program needs longer to use up anything
+			w.s.tree.changes.drain()
 			w.mu.Lock()
 			n := len(w.execs)
 			w.mu.Unlock()

@@ -43,8 +43,12 @@ func (s *supervisor) Write(ctx context.Context, restore bool, src guestwire.File
 	s.tree.mu.Lock()
 	defer s.tree.mu.Unlock()
 	var res guestwire.WriteResult
+	w := &writer{restore: restore}
+	if restore {
+		s.tree.changes.giveUp() // the scan at the end begins anew
+		w.sums = map[guestwire.Path]node{}
+	}
 	err = asUser(func() error {
-		w := &writer{restore: restore}
 		if restore {
 			if err := mustBeEmpty(); err != nil {
 				return err
@@ -67,28 +71,31 @@ func (s *supervisor) Write(ctx context.Context, restore bool, src guestwire.File
 			res.Entries++
 			res.Bytes += e.Size
 		}
-		if err := w.finishDirs(); err != nil {
-			return err
-		}
-		if !restore {
-			return nil
-		}
-		return s.settle(ctx, b.limits, &res)
+		return w.finishDirs()
 	})
+	if err == nil && restore {
+		err = s.settle(ctx, b.limits, w, &res)
+	}
 	if err != nil {
 		return guestwire.WriteResult{}, writeError(err)
 	}
 	return res, nil
 }
 
-// settle takes the restored tree as the base of the next scan.
-func (s *supervisor) settle(ctx context.Context, l guestwire.SandboxLimits, res *guestwire.WriteResult) error {
-	now, err := s.tree.look(ctx, l, nil, false, len(s.live()) == 0)
+// settle takes the restored tree as the base of the next scan. Its contents were
+// hashed while they were written, and nobody else has been there since, unless
+// code lives.
+func (s *supervisor) settle(ctx context.Context, l guestwire.SandboxLimits, w *writer, res *guestwire.WriteResult) error {
+	quiet := len(s.live()) == 0
+	if !quiet {
+		w.sums = nil
+	}
+	found, err := s.tree.lookEverywhere(ctx, l, quiet, w.sums)
 	if err != nil {
 		return err
 	}
-	s.tree.keep(nil, now.now)
-	res.Token = now.now.token
+	s.tree.take(found, "")
+	res.Token = s.tree.token
 	return nil
 }
 
@@ -121,6 +128,7 @@ func mustBeEmpty() error {
 type writer struct {
 	restore bool
 	dirs    []guestwire.Entry
+	sums    map[guestwire.Path]node // of the contents written, while restoring
 }
 
 func (w *writer) entry(e guestwire.Entry, content io.Reader) error {
@@ -153,7 +161,13 @@ func (w *writer) entry(e guestwire.Entry, content io.Reader) error {
 	case guestwire.TypeSymlink:
 		return w.place(fd, name, e, func(temp string) error { return unix.Symlinkat(string(e.Target), fd, temp) })
 	default:
-		return w.place(fd, name, e, func(temp string) error { return writeFile(fd, temp, e, content) })
+		return w.place(fd, name, e, func(temp string) error {
+			sum, err := writeFile(fd, temp, e, content)
+			if err == nil && w.sums != nil {
+				w.sums[e.Path] = node{size: e.Size, sum: sum}
+			}
+			return err
+		})
 	}
 }
 
@@ -214,20 +228,21 @@ func setTimes(fd int, name string, mtime int64) error {
 	return unix.UtimesNanoAt(fd, name, ts, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func writeFile(fd int, name string, e guestwire.Entry, content io.Reader) error {
+func writeFile(fd int, name string, e guestwire.Entry, content io.Reader) (sum [sha256.Size]byte, err error) {
 	f, err := unix.Openat(fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return err
+		return sum, err
 	}
 	defer unix.Close(f)
 	h := newCounted(content)
 	if _, err := io.CopyBuffer(fdWriter(f), h, make([]byte, 64<<10)); err != nil {
-		return err
+		return sum, err
 	}
-	if h.n != e.Size || len(e.SHA256) > 0 && !slices.Equal(h.sum(), e.SHA256) {
-		return workbench.E(workbench.CodeCorrupt, "a file's content is not what was announced")
+	sum = [sha256.Size]byte(h.sum())
+	if h.n != e.Size || len(e.SHA256) > 0 && !slices.Equal(sum[:], e.SHA256) {
+		return sum, workbench.E(workbench.CodeCorrupt, "a file's content is not what was announced")
 	}
-	return unix.Fchmod(f, e.Mode)
+	return sum, unix.Fchmod(f, e.Mode)
 }
 
 // fdWriter writes to a bare descriptor.

@@ -1,0 +1,146 @@
+package guest_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+)
+
+//go:embed testdata/churn.py
+var churn string
+
+// mirror is the workspace as a host knows it that believes every scan.
+type mirror map[string]string
+
+// take applies a scan. Every content must be what its entry says.
+func (m mirror) take(t *testing.T, f *files, complete bool) {
+	t.Helper()
+	if complete {
+		clear(m)
+	}
+	for _, line := range f.order {
+		change, path, _ := strings.Cut(line, " ")
+		e := f.entries[path]
+		content, sent := f.content[path]
+		if sum := sha256.Sum256(content); sent && (!bytes.Equal(sum[:], e.SHA256) || int64(len(content)) != e.Size) {
+			t.Fatalf("%q is told as %x and comes as %x", path, e.SHA256, sum)
+		}
+		switch {
+		case change == string(workbench.ChangeRemoved):
+			if _, ok := m[path]; !ok {
+				t.Fatalf("%q is removed and was never there", path)
+			}
+			delete(m, path)
+		case e.Type == guestwire.TypeDir:
+			m[path] = fmt.Sprintf("d %o", e.Mode)
+		case e.Type == guestwire.TypeSymlink:
+			m[path] = "l " + string(e.Target)
+		default:
+			m[path] = fmt.Sprintf("f %o %d %s", e.Mode, e.Size, hex.EncodeToString(e.SHA256))
+		}
+	}
+}
+
+// want compares with what the program says must be there.
+func (m mirror) want(t *testing.T, at string, tree map[string]string) {
+	t.Helper()
+	paths := maps.Clone(tree)
+	maps.Copy(paths, m)
+	for _, p := range slices.Sorted(maps.Keys(paths)) {
+		if m[p] != tree[p] {
+			t.Errorf("%s: %q is %q for the host, %q in the workspace", at, p, m[p], tree[p])
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// said is one line of the program.
+type said struct {
+	Tree   map[string]string `json:"tree"`
+	Failed map[string]int    `json:"failed"`
+}
+
+// next waits for the n-th line of a run, from 0.
+func (h *host) next(t *testing.T, n int) said {
+	t.Helper()
+	for {
+		lines := strings.Split(h.text(workbench.Stdout), "\n")
+		if len(lines) > n+1 {
+			var s said
+			if err := json.Unmarshal([]byte(lines[n]), &s); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		select {
+		case <-h.wrote:
+		case <-time.After(time.Minute):
+			t.Fatalf("no line %d: %s", n, h.text(workbench.Stderr))
+		}
+	}
+}
+
+// TestScansMissNothing changes the workspace in every way there is, by a
+// program that lives on between the scans with files open and mapped, and by
+// programs that end, and compares what the host knows with what must be there.
+func TestScansMissNothing(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		m := mirror{}
+		base, operations := "", 0
+		step := func(at string, want said) {
+			f, res := s.scan(t, base)
+			if res.Complete != (base == "") {
+				t.Errorf("%s: complete %v", at, res.Complete)
+			}
+			m.take(t, f, res.Complete)
+			m.want(t, at, want.Tree)
+			if int64(len(want.Tree)) != res.Entries {
+				t.Errorf("%s: %d entries, want %d", at, res.Entries, len(want.Tree))
+			}
+			base = res.Token
+		}
+		for seed := range 10 {
+			steps, each := 1, 40
+			if seed%2 == 1 {
+				steps, each = 60, 12
+			}
+			r := request(workbench.Python, churn)
+			r.Args = []string{strconv.Itoa(seed), strconv.Itoa(steps), strconv.Itoa(each), "/tmp/state"}
+			h := newHost()
+			run := s.begin(t, r, h)
+			var last said
+			for i := range steps {
+				if last = h.next(t, i); i < steps-1 {
+					step(fmt.Sprintf("seed %d, step %d", seed, i), last)
+				}
+			}
+			if o := run.end(); o.ExitCode != 0 {
+				t.Fatalf("seed %d: %+v %s", seed, o.ExecResult, o.stderr)
+			}
+			step(fmt.Sprintf("seed %d, at its end", seed), last)
+			operations += steps * each / 2
+			if seed == 9 {
+				t.Logf("about %d operations, refused: %v", operations, last.Failed)
+			}
+		}
+		// What a host that knows nothing is told is the same.
+		f, res := s.scan(t, "")
+		again := mirror{}
+		again.take(t, f, res.Complete)
+		again.want(t, "everything", m)
+	})
+}
