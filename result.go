@@ -3,6 +3,7 @@ package workbench
 import (
 	"encoding/json"
 	"strings"
+	"time"
 )
 
 // Result is one thing that a run showed, in as many forms as it has: the value
@@ -29,11 +30,19 @@ const (
 	ResultValue      ResultType = "value"      // of a cell's last expression
 	ResultDisplay    ResultType = "display"
 	ResultError      ResultType = "error" // an uncaught exception
+	ResultClear      ResultType = "clear" // what was displayed before is obsolete; it has no forms
 )
 
 // ResultTypes lists every type.
 func ResultTypes() []ResultType {
-	return []ResultType{ResultStructured, ResultValue, ResultDisplay, ResultError}
+	return []ResultType{ResultStructured, ResultValue, ResultDisplay, ResultError, ResultClear}
+}
+
+// ResultContent describes one form of a result as a download.
+type ResultContent struct {
+	Name     string
+	MIMEType string
+	SHA256   string // "" where it is not known
 }
 
 // Bounds of a run's results.
@@ -47,9 +56,53 @@ const (
 	MaxMIMEBytes        = 127
 )
 
-// MIMEError is the type of the machine-readable form of an error:
-// {"name", "value", "traceback"}.
-const MIMEError = "application/vnd.workbench.error+json"
+// resultMeta is the Meta of a log entry that holds a result.
+type resultMeta struct {
+	Index int        `json:"index"`
+	Type  ResultType `json:"type"`
+}
+
+// Entry is the log entry of a result, without its number. The data of a
+// structured one is its value alone.
+func (r Result) Entry(runID string, at time.Time) (LogEntry, error) {
+	meta, err := json.Marshal(resultMeta{r.Index, r.Type})
+	if err != nil {
+		return LogEntry{}, err
+	}
+	data := []byte(r.Data[structuredMIME])
+	if r.Type != ResultStructured {
+		if data, err = json.Marshal(r); err != nil {
+			return LogEntry{}, err
+		}
+	}
+	return LogEntry{RunID: runID, Kind: LogResult, Meta: meta, Data: data, At: at}, nil
+}
+
+const structuredMIME = "application/json"
+
+// StructuredResult is a structured result of a run.
+func StructuredResult(index int, value json.RawMessage) Result {
+	return Result{Index: index, Type: ResultStructured, Data: map[string]json.RawMessage{structuredMIME: value}}
+}
+
+// ResultOf is the result that a log entry holds, with its data in plain.
+func ResultOf(e LogEntry) (Result, error) {
+	var meta resultMeta
+	if len(e.Meta) > 0 {
+		if err := json.Unmarshal(e.Meta, &meta); err != nil {
+			return Result{}, err
+		}
+	}
+	if meta.Type == "" || meta.Type == ResultStructured {
+		return StructuredResult(meta.Index, e.Data), nil
+	}
+	r := Result{Data: map[string]json.RawMessage{}}
+	if err := json.Unmarshal(e.Data, &r); err != nil {
+		return Result{}, err
+	}
+	r.Index, r.Type = meta.Index, meta.Type
+	return r, nil
+}
 
 // ValidMIME reports whether s is a MIME type as results have them: lower case,
 // without parameters.

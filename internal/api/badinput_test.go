@@ -36,7 +36,7 @@ func badRequests(session, run, file string) []badRequest {
 	get := func(name, path string, status int, c workbench.Code, field string, headers ...string) badRequest {
 		return badRequest{name, "GET", path, "", headers, status, c, field}
 	}
-	return []badRequest{
+	return append(badContextRequests(session, run), []badRequest{
 		// Bodies as such.
 		post("no body", runs, "", 400, "invalid_request", ""),
 		post("not JSON", runs, `{"language":`, 400, "invalid_request", ""),
@@ -88,7 +88,6 @@ func badRequests(session, run, file string) []badRequest {
 		post("artifact id foreign", runs, code(`,"artifactIds":["art_`+unknownID+`"]`), 404, "not_found", "artifactIds[0]"),
 		post("artifact path escapes", runs, code(`,"artifactIds":[{"id":"`+file+`","path":"../x"}]`), 400, "path_invalid", "artifactIds[0].path"),
 		post("artifact path absolute", runs, code(`,"artifactIds":[{"id":"`+file+`","path":"/etc/passwd"}]`), 400, "path_invalid", "artifactIds[0].path"),
-		post("context", runs, code(`,"contextId":"default"`), 501, "not_built", "contextId"),
 		post("background a text", runs, code(`,"background":"yes"`), 400, "invalid_request", "background"),
 		post("background over its ceiling", runs, code(`,"background":true,"timeoutMs":3600001`), 400, "limit_out_of_range", "timeoutMs"),
 		post("saved wait", runs, code(`,"afterExecution":{"mode":"saved"}`), 501, "not_built", "afterExecution"),
@@ -171,7 +170,7 @@ func badRequests(session, run, file string) []badRequest {
 		get("a trailing slash", "/v1/workbench/sessions/", 404, "not_found", ""),
 		{"wrong method", "PUT", sessions, "{}", nil, 405, "method_not_allowed", ""},
 		{"unknown method", "BREW", sessions, "", nil, 405, "method_not_allowed", ""},
-	}
+	}...)
 }
 
 // TestNoRouteAndNoJSONSayWhere: what is nearly a route gets a suggestion, and a

@@ -11,10 +11,14 @@ func describe(schemas map[string]*huma.Schema) {
 			if p.Description != "" {
 				continue
 			}
-			if own, ok := descriptions[name+"."+property]; ok {
-				p.Description = own
-			} else {
-				p.Description = descriptions[property]
+			for _, known := range []map[string]string{descriptions, contextDescriptions} {
+				if own, ok := known[name+"."+property]; ok {
+					p.Description = own
+					break
+				}
+				if p.Description == "" {
+					p.Description = known[property]
+				}
 			}
 		}
 	}

@@ -204,7 +204,13 @@ func (e *eventStream) entry(entry workbench.LogEntry) error {
 		if event.Tail, err = e.tail(); err != nil {
 			return err
 		}
-	case workbench.LogStatus, workbench.LogResult, workbench.LogFile:
+	case workbench.LogResult:
+		result, err := workbench.ResultOf(entry)
+		if err != nil {
+			return workbench.E(workbench.CodeCorrupt, "a stored result cannot be read").Caused(err)
+		}
+		event.Result, event.Meta = &result, nil
+	case workbench.LogStatus, workbench.LogFile:
 	}
 	body, err := json.Marshal(event)
 	if err != nil {

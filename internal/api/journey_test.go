@@ -49,6 +49,7 @@ func TestEveryOperation(t *testing.T) {
 	w.Do("GET", base+"/runs", key, "").Want(200)
 	r := w.engine.MustStart(t, run)
 	r.Write(workbench.Stdout, "HELLO\n")
+	r.Show(workbench.Result{Type: workbench.ResultValue, Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"'HELLO'"`)}})
 	r.End()
 	done := w.Do("GET", "/v1/workbench/runs/"+run+"?waitMs=1000", key, "").Want(200)
 	if done.Text("status") != "succeeded" || done.Text("stdout") != "HELLO\n" || done.Text("exitCode") != "0" {
@@ -60,6 +61,17 @@ func TestEveryOperation(t *testing.T) {
 	if got := string(w.Do("GET", "/v1/workbench/runs/"+run+"/files/content?path=out%2Fmade.txt", key, "").Want(200).Body); got != runFile {
 		t.Errorf("the run's file is %q", got)
 	}
+
+	if got := string(w.Do("GET", "/v1/workbench/runs/"+run+"/results/0?type=text/plain", key, "").Want(200).Body); got != "'HELLO'" {
+		t.Errorf("the run's value is %q", got)
+	}
+
+	w.Do("POST", base+"/contexts", key, `{"id":"analysis","language":"python"}`).Want(201)
+	w.Do("GET", base+"/contexts", key, "").Want(200)
+	w.Do("GET", base+"/contexts/analysis", key, "").Want(200)
+	w.Do("POST", base+"/contexts/analysis/restart", key, "").Want(200)
+	w.Do("POST", base+"/contexts/analysis/interrupt", key, "").Want(200)
+	w.Do("DELETE", base+"/contexts/analysis", key, "").Want(200)
 
 	w.Do("POST", base+"/configure", key, `{"agent":"Another","expectedCurrentVersion":1}`).Want(200)
 	w.Do("GET", base+"/revisions", key, "").Want(200)

@@ -30,6 +30,14 @@ type Engine interface {
 	RunFiles(ctx context.Context, p workbench.Principal, runID string, page workbench.Page) (workbench.List[workbench.ChangedFile], error)
 	RunFile(ctx context.Context, p workbench.Principal, runID, path string) (workbench.ChangedFile, io.ReadSeekCloser, error)
 
+	CreateContext(ctx context.Context, p workbench.Principal, sessionID string, r workbench.CreateContext) (c workbench.Context, made bool, err error)
+	Contexts(ctx context.Context, p workbench.Principal, sessionID string) ([]workbench.Context, error)
+	Context(ctx context.Context, p workbench.Principal, sessionID, id string) (workbench.Context, error)
+	DeleteContext(ctx context.Context, p workbench.Principal, sessionID, id string) (workbench.Context, error)
+	RestartContext(ctx context.Context, p workbench.Principal, sessionID, id string, cancelActive bool) (workbench.Context, error)
+	InterruptContext(ctx context.Context, p workbench.Principal, sessionID, id string) (workbench.Interrupted, error)
+	ResultForm(ctx context.Context, p workbench.Principal, runID string, index int, mimeType string) (workbench.ResultContent, io.ReadSeekCloser, error)
+
 	Sizes(ctx context.Context) []workbench.Size
 	Ready(ctx context.Context) error
 }

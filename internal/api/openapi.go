@@ -39,6 +39,7 @@ func Document(version string) []byte {
 		Tags: []*huma.Tag{
 			{Name: "sessions", Description: "Computers for one identity."},
 			{Name: "runs", Description: "Code and its receipts."},
+			{Name: "contexts", Description: "Living interpreters of a session: what a cell defines is there for the next one."},
 			{Name: "artifacts", Description: "Retained files."},
 			{Name: "keys", Description: "API keys and the audit trail; for admin keys."},
 			{Name: "system", Description: "The server itself."},
@@ -98,6 +99,10 @@ func (b *documenter) operation(r Route, event *huma.Schema) *huma.Operation {
 	if strings.Contains(r.Pattern, "{id}") {
 		op.Parameters = append(op.Parameters, &huma.Param{Name: "id", In: "path", Required: true, Description: "id of the " + kindNames[r.Target],
 			Schema: &huma.Schema{Type: huma.TypeString, Pattern: "^" + string(r.Target) + "_[0-9a-z]{26}$"}})
+	}
+	for _, p := range r.Parts {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: p.Name, In: "path", Required: true, Description: p.Doc,
+			Schema: &huma.Schema{Type: huma.TypeString, Pattern: p.Schema}})
 	}
 	for _, p := range r.Params {
 		op.Parameters = append(op.Parameters, p.document("query"))

@@ -73,7 +73,7 @@ func mustAbs(t *testing.T, path string) string {
 func (s *stage) runForReal(t *testing.T) string {
 	t.Helper()
 	x := s.w.Do("POST", "/v1/workbench/sessions/"+s.session+"/runs?waitMs=60000", s.secrets["owner"],
-		fmt.Sprintf(`{"language":"bash","code":"mkdir out && printf 'made by the run\\n' > out/made.txt && printf %s"}`, s.contentOfRun)).Want(200)
+		fmt.Sprintf(`{"language":"bash","code":"mkdir out && printf 'made by the run\\n' > out/made.txt && workbench result 1 && printf %s"}`, s.contentOfRun)).Want(200)
 	if x.Text("status") != string(workbench.StatusSucceeded) {
 		t.Fatalf("the run did not succeed: %s", x.Body)
 	}

@@ -57,6 +57,7 @@ type Event struct {
 	Length *int64            `json:"length,omitempty" doc:"in raw bytes; may be 0"`
 	Text   *string           `json:"text,omitempty"`
 	Base64 string            `json:"base64,omitempty" doc:"the bytes, when they are not valid UTF-8"`
+	Result *workbench.Result `json:"result,omitempty"`
 	Meta   json.RawMessage   `json:"meta,omitempty" doc:"status, reason and the like; depends on kind"`
 	Tail   []Chunk           `json:"tail,omitempty" doc:"terminal events: last bytes of streams that end inside a character"`
 }
@@ -128,7 +129,7 @@ func wholeList[T any](l workbench.List[T], each func(T) T) workbench.List[T] {
 func receiptFor(p workbench.Principal, r workbench.Receipt) workbench.Receipt {
 	r.Run = runFor(p, r.Run)
 	if !p.MayReadContents(r.Owner()) {
-		r.Stdout, r.Stderr = nil, nil
+		r.Stdout, r.Stderr, r.Results = nil, nil, nil
 	}
 	return r
 }

@@ -82,7 +82,9 @@ type RunOptions struct {
 	Keep           []string          `json:"keep,omitempty" maxItems:"20" doc:"globs of files to retain after the run"`
 	IdempotencyKey string            `json:"idempotencyKey,omitempty" maxLength:"255" doc:"the same key and request give the same run; the header Idempotency-Key says the same"`
 
-	ContextID      *string        `json:"contextId,omitempty" doc:"not built yet: stateful contexts"`
+	ContextID     *string                     `json:"contextId,omitempty" maxLength:"64" doc:"makes it a cell of that context; \"default\" needs no creating"`
+	OnLostContext workbench.LostContextPolicy `json:"onLostContext,omitempty" doc:"cells: what to do when the context's variables are gone and nobody was told; default fail, and restart runs in a fresh interpreter with a notice"`
+
 	Background     *bool          `json:"background,omitempty" doc:"execute beside the foreground queue, for up to 60 minutes; a few at once"`
 	AfterExecution map[string]any `json:"afterExecution,omitempty" doc:"not built yet: saved waits"`
 	ReusableRun    map[string]any `json:"reusableRun,omitempty" doc:"not built yet: reusable runs; {\"mode\": \"off\"} is accepted"`

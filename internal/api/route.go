@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/workbenchdev/workbench"
 )
@@ -23,6 +24,7 @@ type Route struct {
 	Target workbench.IDKind
 	Action string // audit action; empty: only refusals are recorded
 
+	Parts   []PathPart // of the pattern, besides {id}
 	Params  []Param
 	Headers []Param // request headers of the document
 	Body    any     // a zero value of the JSON body's type; nil: none
@@ -36,6 +38,13 @@ type Route struct {
 	Streams bool
 
 	handle func(*call) error
+}
+
+// PathPart is a part of a pattern that is no id of a kind.
+type PathPart struct {
+	Name   string
+	Doc    string
+	Schema string // pattern of its values
 }
 
 // Reply is one successful answer.
@@ -93,8 +102,16 @@ const base = "/v1/workbench"
 // routes is the table. It is assembled from the files that hold the handlers.
 func routes() []Route {
 	var all []Route
-	for _, group := range [][]Route{sessionRoutes(), runRoutes(), artifactRoutes(), keyRoutes(), systemRoutes()} {
+	parts := []PathPart{contextPart, resultPart}
+	for _, group := range [][]Route{sessionRoutes(), runRoutes(), contextRoutes(), artifactRoutes(), keyRoutes(), systemRoutes()} {
 		all = append(all, group...)
+	}
+	for i := range all {
+		for _, p := range parts {
+			if strings.Contains(all[i].Pattern, "{"+p.Name+"}") {
+				all[i].Parts = append(all[i].Parts, p)
+			}
+		}
 	}
 	return all
 }

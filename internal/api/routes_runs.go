@@ -24,6 +24,7 @@ var submitErrors = []workbench.Code{
 	workbench.CodeIdempotencyReused, workbench.CodeIdempotencyHeader, workbench.CodeConflict, workbench.CodeSessionClosed, workbench.CodeSessionExpired,
 	workbench.CodeLanguageUnknown, workbench.CodePathInvalid, workbench.CodePathConflict, workbench.CodeArtifactDeleted, workbench.CodeArtifactExpired,
 	workbench.CodeQueueFull, workbench.CodeCapacity, workbench.CodeNotBuilt,
+	workbench.CodeContextNotFound, workbench.CodeContextLanguage, workbench.CodeContextLost, workbench.CodeQuotaExceeded,
 }
 
 // submitRoute is one of the three ways to submit code; they differ in their
@@ -196,7 +197,7 @@ func (c *call) receiptOf(runID string, wait time.Duration) (workbench.Receipt, e
 	reader := c.p
 	reader.Scopes = append(slices.Clone(c.p.Scopes), workbench.ScopeRead)
 	receipt, err := c.s.o.Engine.Receipt(c.ctx, reader, runID, wait)
-	receipt.Stdout, receipt.Stderr, receipt.Result = nil, nil, nil
+	receipt.Stdout, receipt.Stderr, receipt.Result, receipt.Results = nil, nil, nil, nil
 	for i := range receipt.Artifacts {
 		receipt.Artifacts[i].Preview = ""
 	}
@@ -216,6 +217,12 @@ func (o RunOptions) spec(language workbench.Language, code string) (workbench.Ru
 	spec := workbench.RunSpec{
 		Language: language, Code: code, Args: o.Args, Env: o.Env, Stdin: o.Stdin, Artifacts: files, Keep: o.Keep,
 		Background: o.Background != nil && *o.Background,
+	}
+	if spec.OnLost = o.OnLostContext; o.ContextID != nil {
+		if err := workbench.CheckContextID("contextId", *o.ContextID); err != nil {
+			return workbench.RunSpec{}, err
+		}
+		spec.ContextID = *o.ContextID
 	}
 	// 0 means the default to the engine; a caller who sends it asks for nothing
 	// at all, and is refused like every value below the range.
@@ -240,7 +247,6 @@ func (o RunOptions) refuseNotBuilt() error {
 		field string
 		used  bool
 	}{
-		{"contextId", o.ContextID != nil},
 		{"afterExecution", o.AfterExecution != nil},
 		{"reusableRun", o.ReusableRun != nil && (!isMode || mode != "off" || len(o.ReusableRun) != 1)},
 	} {

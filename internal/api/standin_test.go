@@ -22,6 +22,7 @@ type standIn struct {
 	db      *store.DB
 	clock   func() time.Time
 	unready error
+	enter   *store.ContextEntry // of the next run that is started, if it is a cell
 }
 
 func newStandIn(db *store.DB, clock func() time.Time) *standIn {
@@ -110,8 +111,13 @@ func (e *standIn) Submit(ctx context.Context, p workbench.Principal, r workbench
 		}
 	}
 	sealed, _ := json.Marshal(r.Spec)
-	run, replayed, err := e.db.Admit(ctx, p, store.Admission{
-		Run: workbench.Run{ID: workbench.NewID(workbench.KindRun), SessionID: s.ID, Language: r.Spec.Language, TimeoutMs: max(r.Spec.TimeoutMs, 30_000),
+	var use *store.ContextUse
+	if r.Spec.ContextID != "" {
+		use = &store.ContextUse{OnLost: r.Spec.OnLost, Default: workbench.Context{ID: r.Spec.ContextID, Language: r.Spec.Language,
+			Dir: workbench.WorkspaceDir, Handle: workbench.NewID(workbench.KindContext), CreatedAt: e.clock()}}
+	}
+	run, replayed, err := e.db.Admit(ctx, p, store.Admission{Context: use,
+		Run: workbench.Run{ID: workbench.NewID(workbench.KindRun), SessionID: s.ID, Language: r.Spec.Language, ContextID: r.Spec.ContextID, TimeoutMs: max(r.Spec.TimeoutMs, 30_000),
 			CreatedAt: e.clock(), Sealed: sealed},
 		IdempotencyKey: r.IdempotencyKey, Fingerprint: workbench.Fingerprint(r.Spec, nil, s.Limits), FingerprintVersion: 1, QueueLimit: 100,
 	})
@@ -146,6 +152,9 @@ func (e *standIn) receipt(ctx context.Context, p workbench.Principal, run workbe
 		return workbench.Receipt{}, err
 	}
 	r := workbench.Receipt{Run: run, Session: s.Ref()}
+	if r.Results, err = e.results(ctx, run.ID); err != nil {
+		return r, err
+	}
 	for stream, text := range map[workbench.Stream]**string{workbench.Stdout: &r.Stdout, workbench.Stderr: &r.Stderr} {
 		raw, _, err := e.bytes(ctx, workbench.SystemPrincipal(), run.ID, stream)
 		if err != nil {
@@ -288,7 +297,7 @@ func (e *standIn) MustStart(t testing.TB, id string) *running {
 	if err != nil {
 		t.Fatalf("lease: %v", err)
 	}
-	if err := e.db.Dispatch(ctx, store.DispatchRecord{RunID: id, Epoch: epoch, Generation: 1, SandboxID: "sbx_test", At: e.clock()}); err != nil {
+	if err := e.db.Dispatch(ctx, store.DispatchRecord{RunID: id, Epoch: epoch, Generation: 1, SandboxID: "sbx_test", At: e.clock(), Context: e.enter}); err != nil {
 		t.Fatalf("dispatch: %v", err)
 	}
 	return &running{t: t, e: e, run: run, epoch: epoch, seq: 2, at: map[workbench.Stream]int64{}}

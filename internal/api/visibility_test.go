@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -123,8 +124,10 @@ func (s *stage) set(t *testing.T) {
 		s.run = s.w.MustSubmit(owner, s.session)
 		r := s.w.engine.MustStart(t, s.run)
 		r.Write(workbench.Stdout, s.contentOfRun)
+		r.Show(workbench.Result{Type: workbench.ResultDisplay, Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"` + s.contentOfRun + `"`)}})
 		r.End()
 	}
+	s.w.Do("POST", "/v1/workbench/sessions/"+s.session+"/contexts", owner, `{"id":"`+contextOfStage+`","language":"bash"}`).Want(201)
 	victim, _ := s.w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada"})
 	s.victim = victim.ID
 	for name, session := range map[string]string{"narrowed here": s.session, "narrowed elsewhere": s.elsewhere} {
@@ -136,8 +139,10 @@ func (s *stage) set(t *testing.T) {
 func (s *stage) ask(r api.Route, secret string, headers []string) exchange {
 	path := strings.ReplaceAll(r.Pattern, "{id}", map[workbench.IDKind]string{
 		workbench.KindSession: s.session, workbench.KindRun: s.run, workbench.KindArtifact: s.file, workbench.KindKey: s.victim}[r.Target])
+	path = strings.NewReplacer("{context}", contextOfStage, "{index}", "0").Replace(path)
 	body := map[string]string{
-		"submitRun": `{"language":"bash","code":"ls"}`, "runCode": `{"sessionId":"` + s.session + `","language":"bash","code":"ls"}`,
+		"createContext": `{"language":"bash"}`,
+		"submitRun":     `{"language":"bash","code":"ls"}`, "runCode": `{"sessionId":"` + s.session + `","language":"bash","code":"ls"}`,
 		"bash": `{"sessionId":"` + s.session + `","command":"ls"}`, "configureSession": `{"agent":"x"}`,
 		"createKey": `{"kind":"direct","tenant":"t","user":"u"}`, "createSession": `{}`,
 	}[r.ID]

@@ -56,6 +56,10 @@ type compute struct {
 	oomKills   int64  // processes of box that the host had killed for memory, when last looked at
 	known      int64  // generation that a run is known to have been dispatched in
 
+	memory       string               // names what interpreters in box live in: that of its first sandbox
+	interpreters map[string]bool      // contexts' handles that may live in it
+	losing       workbench.LossReason // why drop is called, if that is known
+
 	flight sync.Mutex
 	stops  map[string]chan workbench.Reason // by run on its way or out; capacity 1; guarded by flight
 }
@@ -214,6 +218,7 @@ func (c *compute) drop(ctx context.Context) {
 	}
 	c.box, c.wire, c.base, c.lost = nil, nil, "", true
 	c.e.capacity.give()
+	c.loseMemory(ctx)
 }
 
 // evict makes room for another session's sandbox and reports whether it did.
@@ -225,7 +230,7 @@ func (c *compute) evict(ctx context.Context) bool {
 	if c.box == nil || len(c.out) > 0 {
 		return false
 	}
-	c.drop(ctx)
+	c.dropFor(ctx, workbench.LossRoom)
 	return true
 }
 
@@ -235,6 +240,9 @@ func (c *compute) evict(ctx context.Context) bool {
 func (c *compute) ensure(ctx context.Context, s workbench.Session) (replaced bool, err error) {
 	if c.live() && c.bound == sandboxLimits(s.Limits) {
 		return false, nil
+	}
+	if c.live() {
+		c.dropFor(ctx, workbench.LossLimits)
 	}
 	c.drop(ctx)
 	c.alone() // those that were in the sandbox end with it, in its generation
@@ -323,6 +331,7 @@ func (c *compute) start(ctx context.Context, s workbench.Session, kind pool.Kind
 	if err != nil {
 		return err
 	}
+	c.memory = box.ID()
 	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, sandboxLimits(s.Limits), restored.Token, 0
 	outcome = good
 	return nil
@@ -381,7 +390,7 @@ func (c *compute) startOver(ctx context.Context, p workbench.Principal, s workbe
 	if err != nil {
 		return err
 	}
-	c.drop(ctx)
+	c.dropFor(ctx, workbench.LossRestart)
 	c.advance(made.Tree, commit.ID, nil)
 	c.generation, c.lost = s.Generation, false
 	return nil

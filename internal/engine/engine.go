@@ -68,7 +68,8 @@ type Engine struct {
 	slots      *slots
 	background *slots
 	capacity   *capacity
-	pool       *pool.Pool // nil until Start
+	large      chan struct{} // places for large displays
+	pool       *pool.Pool    // nil until Start
 	sizes      []workbench.Size
 	info       sandbox.Info
 
@@ -126,6 +127,7 @@ func New(o Options) *Engine {
 	return &Engine{
 		o: o, id: workbench.NewID(workbench.KindEngine), log: o.Log, now: o.Clock,
 		slots: newSlots(o.MaxRunning), background: newSlots(o.MaxBackground), capacity: newCapacity(o.MaxSandboxes),
+		large:    make(chan struct{}, largeAtOnce),
 		sessions: map[string]*compute{},
 		ctx:      ctx, cancel: cancel, drain: make(chan struct{}),
 	}
@@ -202,7 +204,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 	defer done()
 	for _, c := range all {
 		c.mu.Lock()
-		c.drop(kill)
+		c.dropFor(kill, workbench.LossServer)
 		if c.epoch > 0 {
 			if err := e.o.Store.ReleaseLease(kill, c.id, e.id, c.epoch); err != nil {
 				e.log.Warn("lease not released", "session", c.id, "err", err)

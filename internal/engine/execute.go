@@ -47,6 +47,8 @@ type execution struct {
 	shared  bool // others were out at the same time; guarded by c.mu
 	began   time.Time
 	full    atomic.Bool // a file was refused by a limit of retained files
+	cell    *cell       // nil: a program of its own
+	shown   results     // what the code showed
 }
 
 // execute takes a queued run to its terminal status. The caller holds c.mu,
@@ -94,6 +96,9 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	case first:
 		x.notice(workbench.NoticeSandboxReplaced, "this is the first run in a new sandbox: memory and /tmp are new; after a restart the workspace holds the files that it named and nothing else")
 	}
+	if goes, err := x.enter(ctx); !goes {
+		return err
+	}
 	placing, placed := x.within(ctx, startWithin)
 	err = x.place(placing)
 	placed()
@@ -113,6 +118,7 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	}
 	c.outOfMemory(ctx) // what the host killed before is another run's
 	c.joined(x)
+	x.entered()
 	defer c.parted(x)
 	if run.Lane == workbench.LaneBackground {
 		e.wake(c.id, run.Lane) // the next one need not wait for this one's end
@@ -195,7 +201,7 @@ func (x *execution) dispatch(ctx context.Context) (bool, error) {
 		return false, x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
 	err := x.e.o.Store.Dispatch(ctx, store.DispatchRecord{RunID: x.run.ID, Epoch: x.c.epoch, Generation: x.c.generation,
-		SandboxID: x.c.box.ID(), InputRoot: x.run.InputRoot, Image: x.run.Image, Driver: x.run.Driver, At: at})
+		SandboxID: x.c.box.ID(), InputRoot: x.run.InputRoot, Image: x.run.Image, Driver: x.run.Driver, At: at, Context: x.contextEntry()})
 	if workbench.HasCode(err, workbench.CodeConflict) {
 		// Cancelled between the look at the queue and now: it may still be queued.
 		why, reasonErr := x.e.o.Store.CancelReason(ctx, x.run.ID)
@@ -231,7 +237,7 @@ func (x *execution) carry(ctx context.Context) (end func(context.Context) error,
 		})
 	defer x.log.stop()
 	beginning, begun := x.within(ctx, startGrace+answerGrace)
-	exec, err := x.wire.Exec(beginning, x.request(), x)
+	exec, err := x.start(beginning)
 	begun()
 	switch {
 	case err != nil && refused(err):
@@ -255,6 +261,10 @@ func (x *execution) carry(ctx context.Context) (end func(context.Context) error,
 // settleRefused settles a run that the guest did not begin.
 func (x *execution) settleRefused(ctx context.Context, err error) error {
 	x.e.log.Warn("the guest refused a run", "run", x.run.ID, "err", err)
+	if x.cell != nil && x.cell.gone {
+		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonContextLost,
+			"the interpreter of this context ended between two cells, and its variables are gone; nothing ran")
+	}
 	if !workbench.HasCode(err, workbench.CodeLanguageUnknown) && x.lone() {
 		x.c.drop(ctx) // it would refuse the next one too
 	}

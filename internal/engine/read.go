@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"io"
 	"time"
 
@@ -37,9 +36,10 @@ func (e *Engine) Receipt(ctx context.Context, p workbench.Principal, runID strin
 	if !p.MayReadContents(run.Owner()) {
 		return receipt, nil
 	}
-	if receipt.Result, err = e.result(ctx, p, run); err != nil {
+	if receipt.Results, err = e.results(ctx, p, run); err != nil {
 		return workbench.Receipt{}, err
 	}
+	receipt.Result = lastStructured(receipt.Results)
 	out, err := e.captured(ctx, p, run, workbench.Stdout)
 	if err != nil {
 		return workbench.Receipt{}, err
@@ -109,15 +109,6 @@ func (e *Engine) ListRuns(ctx context.Context, p workbench.Principal, f workbenc
 		}
 	}
 	return e.o.Store.ListRuns(ctx, p, f, page)
-}
-
-// result is the structured result that the code set last, nil if none.
-func (e *Engine) result(ctx context.Context, p workbench.Principal, run workbench.Run) (json.RawMessage, error) {
-	entry, ok, err := e.o.Store.LastEntry(ctx, p, run.ID, workbench.LogResult)
-	if err != nil || !ok {
-		return nil, err
-	}
-	return e.openEntry(ctx, run, entry)
 }
 
 // Events yields the run's log from after on, follows it while the run lives,
@@ -190,7 +181,7 @@ func contentsOf(p workbench.Principal, run workbench.Run) error {
 		WithHint("use the owner's key, or an admin key created with --contents")
 }
 
-// openEntry unseals an output entry's data; other kinds have none.
+// openEntry unseals the data of an output or a result; other kinds have none.
 func (e *Engine) openEntry(ctx context.Context, run workbench.Run, entry workbench.LogEntry) ([]byte, error) {
 	if len(entry.Data) == 0 {
 		return nil, nil

@@ -79,6 +79,10 @@ func (e *Engine) adopt(ctx context.Context, sessionID string) (unknown int, err 
 	c.mu.Lock()
 	c.epoch, c.dirty = epoch, true
 	active, unknown, err := c.clear(ctx)
+	if err == nil && c.box == nil {
+		// The memory of every sandbox it had is gone.
+		err = e.o.Store.LoseContexts(ctx, sessionID, "", workbench.LossServer, e.now())
+	}
 	c.mu.Unlock()
 	if active > 0 || err != nil {
 		e.wakeAll(sessionID)

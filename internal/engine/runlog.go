@@ -19,7 +19,8 @@ const (
 	// pendingBytes is how much output may wait for the database; beyond it the
 	// program's writes wait too.
 	pendingBytes = 1 << 20
-	// resultEntries is how many results of a run the log takes while it runs.
+	// resultEntries is how many structured results of a run the log takes while
+	// it runs.
 	resultEntries = 16
 )
 
@@ -54,8 +55,10 @@ type runLog struct {
 	streams map[workbench.Stream]*captured
 	pending []workbench.LogEntry // plain, without seq
 	size    int                  // bytes in pending
-	results int                  // result entries so far
-	last    *workbench.LogEntry  // the newest result beyond resultEntries
+	results int                  // result entries so far, of all types
+	inline  int64                // bytes of those that are displays
+	set     int                  // structured ones among them
+	last    json.RawMessage      // the newest structured result that waits for the end
 	running bool                 // the running status was persisted or is about to be
 	ended   bool
 	err     error // the first failure to persist: nothing follows it
@@ -271,7 +274,11 @@ func (l *runLog) finish(terminal workbench.LogEntry) logTail {
 	if l.err == nil { // a gap is never papered over
 		batch = append(batch, l.pending...)
 		if l.last != nil {
-			batch = append(batch, *l.last)
+			entry, err := workbench.StructuredResult(l.results, l.last).Entry(l.run.ID, l.e.now())
+			if err != nil {
+				return logTail{err: err}
+			}
+			batch = append(batch, entry)
 		}
 	}
 	batch = append(batch, terminal)
@@ -313,24 +320,58 @@ func firstError(errs ...error) error {
 // output. Code that sets it over and over must not fill the database: of those
 // that wait only the newest is kept, and beyond resultEntries it waits for the
 // log's end.
-func (l *runLog) result(value json.RawMessage) {
-	entry := workbench.LogEntry{RunID: l.run.ID, Kind: workbench.LogResult, Data: append([]byte(nil), value...), At: l.e.now()}
+func (l *runLog) result(value json.RawMessage) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.results >= resultEntries {
-		l.last = &entry
-		return
-	}
-	for i, p := range l.pending {
-		if p.Kind == workbench.LogResult {
-			l.pending = slices.Delete(l.pending, i, i+1)
-			l.size -= len(p.Data)
-			l.results--
-			break
+	value = slices.Clone(value)
+	for i := range l.pending {
+		if p := &l.pending[i]; p.Kind == workbench.LogResult && structured(*p) {
+			l.size += len(value) - len(p.Data)
+			p.Data, p.At = value, l.e.now()
+			return nil
 		}
 	}
+	if l.set >= resultEntries || l.results >= workbench.MaxResults-1 {
+		l.last = value
+		return nil
+	}
+	l.set++
+	return l.put(workbench.StructuredResult(l.results, value))
+}
+
+func structured(e workbench.LogEntry) bool {
+	r, err := workbench.ResultOf(e)
+	return err == nil && r.Type == workbench.ResultStructured
+}
+
+// next is the index of the run's next result, and how many bytes of forms the
+// log still takes; ok is false when it takes no display any more: one place is
+// the structured result's.
+func (l *runLog) next() (index int, room int64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.results, workbench.MaxRunResultsInline - l.inline, l.results < workbench.MaxResults-1
+}
+
+// show adds what the code displayed. Its Index is what next said.
+func (l *runLog) show(r workbench.Result) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, form := range r.Data {
+		l.inline += int64(len(form))
+	}
+	return l.put(r)
+}
+
+// put appends a result. The caller holds l.mu.
+func (l *runLog) put(r workbench.Result) error {
+	entry, err := r.Entry(l.run.ID, l.e.now())
+	if err != nil {
+		return err
+	}
 	l.pending = append(l.pending, entry)
-	l.size += len(value)
+	l.size += len(entry.Data)
 	l.results++
 	l.wake()
+	return nil
 }

@@ -31,16 +31,9 @@ func (x *execution) Call(ctx context.Context, call guestwire.BrokerCall) (json.R
 	case guestwire.OpSave:
 		return x.save(ctx, call)
 	case guestwire.OpResult:
-		var args guestwire.ResultArgs
-		if err := json.Unmarshal(call.Args, &args); err != nil || !json.Valid(args.Value) {
-			return nil, workbench.E(workbench.CodeInvalidRequest, "the result is not JSON").WithField("value")
-		}
-		if int64(len(args.Value)) > x.s.Limits.StructuredResult {
-			return nil, workbench.E(workbench.CodeLimitOutOfRange, "the result is larger than %d bytes", x.s.Limits.StructuredResult).
-				WithField("value").WithHint("save it as a file")
-		}
-		x.log.result(args.Value)
-		return json.RawMessage(`{}`), nil
+		return x.structured(call)
+	case guestwire.OpDisplay:
+		return x.display(ctx, call)
 	}
 	return nil, workbench.E(workbench.CodeNotBuilt, "this server does not have that operation").WithField("op").
 		WithHint("tools, ai, search and packages come with a later version")
@@ -76,12 +69,17 @@ func (x *execution) noRoom(err error) {
 
 // keep makes a retained file of this run.
 func (x *execution) keep(ctx context.Context, path string, origin workbench.ArtifactOrigin, size int64, content io.Reader) (workbench.Artifact, error) {
+	return x.keepAs(ctx, path, origin, "", size, content)
+}
+
+// keepAs is keep for a file of a known type.
+func (x *execution) keepAs(ctx context.Context, path string, origin workbench.ArtifactOrigin, mimeType string, size int64, content io.Reader) (workbench.Artifact, error) {
 	derived := make([]string, len(x.spec.Artifacts))
 	for i, sel := range x.spec.Artifacts {
 		derived[i] = sel.ID
 	}
 	kept, err := x.e.o.Artifacts.Keep(ctx, artifact.KeepRequest{Session: x.s, RunID: x.run.ID, Revision: x.run.Revision,
-		Generation: x.gen, Epoch: x.epoch, Path: path, Origin: origin, Size: size, DerivedFrom: derived}, content)
+		Generation: x.gen, Epoch: x.epoch, Path: path, Origin: origin, MimeType: mimeType, Size: size, DerivedFrom: derived}, content)
 	if err != nil {
 		return workbench.Artifact{}, err
 	}
@@ -198,6 +196,8 @@ func failureReason(r guestwire.ExecResult) workbench.Reason {
 // finish writes the settlement.
 func (x *execution) finish(ctx context.Context, made workspace.Committed, committed bool) error {
 	x.log.stop()
+	left := x.leave()
+	x.countResults()
 	x.run.Outputs.Stdout = x.streamInfo(ctx, workbench.Stdout, x.result.Total.Stdout)
 	x.run.Outputs.Stderr = x.streamInfo(ctx, workbench.Stderr, x.result.Total.Stderr)
 	if x.run.Outputs.Stdout.Truncated || x.run.Outputs.Stderr.Truncated {
@@ -210,7 +210,7 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 	x.run.LimitsHit = slices.Compact(x.run.LimitsHit)
 	finished := x.e.now()
 	x.run.FinishedAt = &finished
-	s := store.Settlement{Epoch: x.epoch, Generation: x.gen}
+	s := store.Settlement{Epoch: x.epoch, Generation: x.gen, Context: left}
 	if committed {
 		x.run.OutputRoot = made.Tree.Root()
 		x.run.Files.Exclusive = !x.shared

@@ -70,12 +70,12 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 	if err != nil {
 		return workbench.Submitted{}, err
 	}
-	run.IdempotencyKey = req.IdempotencyKey
+	run.IdempotencyKey, run.ContextID = req.IdempotencyKey, spec.ContextID
 	run.Fingerprint = workbench.Fingerprint(req.Spec, digests(selected, spec.Artifacts), workbench.DefaultLimits())
 	run, replayed, err := e.o.Store.Admit(ctx, p, store.Admission{
 		Run: run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
 		FingerprintVersion: workbench.FingerprintVersion, QueueLimit: s.Limits.QueuedRuns,
-		Check: func() error { return e.usable(ctx, s, spec, selected) },
+		Check: func() error { return e.usable(ctx, s, spec, selected) }, Context: e.contextUse(s, spec),
 	})
 	if err != nil {
 		return workbench.Submitted{}, err
@@ -146,6 +146,9 @@ func (e *Engine) validate(ctx context.Context, p workbench.Principal, s workbenc
 		return spec, nil, err
 	}
 	if err := validateKeep(spec.Keep); err != nil {
+		return spec, nil, err
+	}
+	if err := validateCell(spec); err != nil {
 		return spec, nil, err
 	}
 	if len(spec.Artifacts) > maxSelected {

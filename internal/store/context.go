@@ -202,9 +202,13 @@ func (t *tx) enterContext(sessionID string, e ContextEntry, generation, at int64
 	return err
 }
 
-// endContext records that a context's interpreter ended with a cell.
-func (t *tx) endContext(sessionID string, e ContextEntry) error {
-	_, err := t.exec(`UPDATE contexts SET state = 'ended', memory = '', loss_reason = '', lost_at = 0 WHERE session_id = $1 AND id = $2 AND handle = $3`,
-		sessionID, e.ID, e.Handle)
+// endContext records that a context's interpreter is gone after a cell.
+func (t *tx) endContext(sessionID string, e ContextEnd, at int64) error {
+	state, lost := workbench.ContextEnded, int64(0)
+	if e.Lost != "" {
+		state, lost = workbench.ContextLost, at
+	}
+	_, err := t.exec(`UPDATE contexts SET state = $4, memory = '', loss_reason = $5, lost_at = $6 WHERE session_id = $1 AND id = $2 AND handle = $3`,
+		sessionID, e.ID, e.Handle, string(state), string(e.Lost), lost)
 	return err
 }

@@ -236,17 +236,16 @@ func (db *DB) OutputRange(ctx context.Context, p workbench.Principal, runID stri
 	return entries, total, err
 }
 
-// LastEntry reads the newest entry of a kind; ok is false when there is none.
-// Data is nil for who may not read contents.
-func (db *DB) LastEntry(ctx context.Context, p workbench.Principal, runID string, kind workbench.LogKind) (entry workbench.LogEntry, ok bool, err error) {
-	q := newQuery("SELECT "+entryColumns+" FROM run_log l JOIN runs r ON r.id = l.run_id WHERE ").
-		add("l.run_id = ? AND l.kind = ?", runID, string(kind)).visible(p, "r", "session_id").add(" ORDER BY l.seq DESC LIMIT 1")
+// Results reads a run's entries of the kind result, in order. Data is nil for
+// who may not read contents.
+func (db *DB) Results(ctx context.Context, p workbench.Principal, runID string) ([]workbench.LogEntry, error) {
+	q := newQuery("SELECT "+entryColumns+" FROM run_log l JOIN runs r ON r.id = l.run_id WHERE l.kind = 'result'").
+		add(" AND l.run_id = ?", runID).visible(p, "r", "session_id").add(" ORDER BY l.seq")
 	entries, err := all(ctx, db, scanEntry, q.String(), q.args...)
-	if err != nil || len(entries) == 0 {
-		return workbench.LogEntry{}, false, err
-	}
 	if p.Admin() && !p.Contents {
-		entries[0].Data = nil
+		for i := range entries {
+			entries[i].Data = nil
+		}
 	}
-	return entries[0], true, nil
+	return entries, err
 }

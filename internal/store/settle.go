@@ -115,8 +115,8 @@ func (db *DB) Settle(ctx context.Context, s Settlement) error {
 			}
 			run.CommitID = c.ID
 		}
-		if s.EndedContext != nil {
-			if err := t.endContext(h.id, *s.EndedContext); err != nil {
+		if s.Context != nil {
+			if err := t.endContext(h.id, *s.Context, microsOf(s.Run.FinishedAt)); err != nil {
 				return err
 			}
 		}

@@ -87,8 +87,16 @@ type Settlement struct {
 	// new to the session (the manifest and new contents). They are kept under
 	// SessionBlobOwner(session); repeating one is harmless.
 	ManifestRefs []string
-	// EndedContext, when not nil, lost its interpreter with this cell.
-	EndedContext *ContextEntry
+	// Context, when not nil, has no interpreter after this cell.
+	Context *ContextEnd
+}
+
+// ContextEnd says that a context's interpreter is gone. If the receipt of the
+// cell tells so (Lost is ""), the context has ended; else it is lost.
+type ContextEnd struct {
+	ID     string
+	Handle string
+	Lost   workbench.LossReason
 }
 
 // Quota bounds retained files; a bound of 0 is not checked.

@@ -18,4 +18,7 @@ CREATE TABLE contexts (
     PRIMARY KEY (session_id, id)
 );
 
+-- A receipt reads what a run showed without walking its output.
+CREATE INDEX run_log_results ON run_log (run_id, seq) WHERE kind = 'result';
+
 ALTER TABLE runs ADD COLUMN context_id {{text}} NOT NULL DEFAULT '';

@@ -126,6 +126,7 @@ func testContexts(t *testing.T, open Open) {
 		want(t, err, "")
 	})
 	t.Run("a cell lives in a memory from its dispatch on", func(t *testing.T) { testCellLife(t, open) })
+	t.Run("a cell that found its interpreter gone leaves the context lost", func(t *testing.T) { testCellLoss(t, open) })
 	t.Run("what is lost is refused until somebody begins anew", func(t *testing.T) { testContextLoss(t, open) })
 	t.Run("a context with unfinished cells is neither deleted nor restarted", func(t *testing.T) {
 		w := mustWorld(t, open)
@@ -185,11 +186,24 @@ func testCellLife(t *testing.T, open Open) {
 	last := w.mustCell(s, "default")
 	w.mustEnter(last, epoch, "m1")
 	ended := w.settlement(last, epoch, workbench.StatusFailed)
-	ended.EndedContext = &store.ContextEntry{ID: "default", Handle: "ctx_default"}
+	ended.Context = &store.ContextEnd{ID: "default", Handle: "ctx_default"}
 	want(t, w.Settle(ctx(t), ended), "")
 	w.wantContext(s, "default", workbench.ContextEnded, 2, "")
 	w.mustEnter(w.mustCell(s, "default"), epoch, "m1") // told: the next cell is taken as it is
 	w.wantContext(s, "default", workbench.ContextBusy, 3, "m1")
+}
+
+func testCellLoss(t *testing.T, open Open) {
+	w := mustWorld(t, open)
+	s := w.mustSession(w.ann)
+	epoch := w.mustLease(s.ID)
+	r := w.mustCell(s, "default")
+	w.mustEnter(r, epoch, "m1")
+	failed := w.settlement(r, epoch, workbench.StatusFailed)
+	failed.Context = &store.ContextEnd{ID: "default", Handle: "ctx_default", Lost: workbench.LossProcess}
+	want(t, w.Settle(ctx(t), failed), "")
+	c := w.wantContext(s, "default", workbench.ContextLost, 1, "")
+	equal(t, "reason", c.Lost.Reason, workbench.LossProcess)
 }
 
 func testContextLoss(t *testing.T, open Open) {
