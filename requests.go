@@ -13,6 +13,9 @@ type CreateSession struct {
 	Size    string        // empty: standard
 	Image   string        // empty: the server's default; a name or an id
 	TTL     time.Duration // 0: DefaultSessionTTL
+	// KeepMemory has a suspended session keep its memory. Code: not_built where
+	// the server's driver cannot.
+	KeepMemory bool
 }
 
 // ConfigureSession makes a new revision; nil fields keep what they were.

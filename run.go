@@ -54,6 +54,11 @@ type Run struct {
 	Outputs   Outputs      `json:"output"`
 	LimitsHit []string     `json:"limitsHit"`
 	Notices   []Notice     `json:"notices"`
+
+	// VariablesLost says that what earlier runs had in memory, or in /tmp, is
+	// gone: a notice says why.
+	VariablesLost bool `json:"variablesLost"`
+
 	Files     FilesChanged `json:"filesChanged"`
 	Artifacts []Artifact   `json:"artifacts"`
 
@@ -111,6 +116,8 @@ type Notice struct {
 // The notice codes.
 const (
 	NoticeSandboxReplaced = "sandbox_replaced" // memory and /tmp were lost; files are those of the last commit
+	NoticeMemoryLost      = "memory_lost"      // the session was suspended: its variables, memory and /tmp were lost
+	NoticeResumed         = "resumed"          // the session was suspended: it returned with its memory
 	NoticeFilesSkipped    = "files_skipped"    // the workspace held sockets, devices or FIFOs, which are not committed
 	NoticeKeepFailed      = "keep_failed"      // a file matched keep and could not be kept
 	NoticeKeepNothing     = "keep_nothing"     // a glob of keep matched no file
@@ -120,6 +127,16 @@ const (
 	NoticeResultsLost     = "results_not_kept"  // the code showed more than is kept
 	NoticeCommitFailed    = "commit_failed"     // the workspace could not be committed; the last commit stands
 )
+
+// TellsLoss reports whether one of the notices says that memory was lost.
+func TellsLoss(notices []Notice) bool {
+	for _, n := range notices {
+		if n.Code == NoticeSandboxReplaced || n.Code == NoticeMemoryLost {
+			return true
+		}
+	}
+	return false
+}
 
 // FilesChanged is what a run changed in its workspace.
 type FilesChanged struct {

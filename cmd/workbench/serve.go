@@ -50,6 +50,7 @@ func (a *app) serveCommand() *cobra.Command {
 	fl.StringVar(&l.options.DefaultImage, "image", "", "image of sessions that name none, by name or id; default standard, else minimal")
 	fl.IntVar(&l.options.MaxRunning, "max-running", 0, "runs that execute at once; default four per CPU")
 	fl.StringToIntVar(&l.options.Warm, "warm", map[string]int{workbench.DefaultSize: 2}, "sandboxes kept ready for new sessions, by size; =0 keeps none")
+	fl.DurationVar(&l.options.SuspendAfter, "suspend-after", 30*time.Second, "a session without work for so long gives its sandbox up and returns with its next run; 0: never")
 	fl.IntVar(&l.options.MaxSandboxes, "max-sandboxes", 0, "live sandboxes; default by the host's memory")
 	return c
 }
@@ -86,6 +87,9 @@ func (a *app) serve(ctx context.Context, l *local, f serveFlags) error {
 		return err
 	}
 	l.options.Log = log
+	if l.options.SuspendAfter == 0 {
+		l.options.SuspendAfter = -1
+	}
 	// The port first: a taken one must not cost a recovery, and nobody is
 	// answered before the server can.
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)

@@ -32,6 +32,7 @@ func downloadArtifact(c *call) error {
 	if err != nil {
 		return err
 	}
+	defer c.s.o.Engine.Active(a.SessionID)()
 	return c.content(a.Name, a.MimeType, a.SHA256, content)
 }
 

@@ -20,6 +20,8 @@ type Engine interface {
 	Revisions(ctx context.Context, p workbench.Principal, id string, page workbench.Page) (workbench.List[workbench.Revision], error)
 	Restart(ctx context.Context, p workbench.Principal, id string, r workbench.RestartSession) (workbench.Session, error)
 	Close(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error)
+	// Active keeps a session from being suspended until done is called.
+	Active(sessionID string) (done func())
 
 	Submit(ctx context.Context, p workbench.Principal, r workbench.SubmitRun) (workbench.Submitted, error)
 	Receipt(ctx context.Context, p workbench.Principal, runID string, wait time.Duration) (workbench.Receipt, error)

@@ -26,6 +26,7 @@ type CreateSessionRequest struct {
 	SandboxSize string                `json:"sandboxSize,omitempty" maxLength:"64" doc:"another name of size"`
 	Image       string                `json:"image,omitempty" maxLength:"128" doc:"name or id of an image; default the server's"`
 	TTLMs       *int64                `json:"ttlMs,omitempty" doc:"how long the session lives; default 24 h, at most 8 days"`
+	KeepMemory  bool                  `json:"keepMemory,omitempty" doc:"when the session is suspended for want of work, keep its variables and processes too, and have them back with the next run; gVisor only"`
 }
 
 // LimitsInput lowers limits of a session. What is left out stays as it is: the

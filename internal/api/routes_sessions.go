@@ -81,7 +81,7 @@ func createSession(c *call) error {
 	}
 	r := workbench.CreateSession{
 		Kind: b.Kind, Agent: b.Agent, Labels: b.Labels, Tools: tools(b.Tools), Aliases: b.Connections,
-		Limits: b.Limits.request(), Size: size, Image: b.Image,
+		Limits: b.Limits.request(), Size: size, Image: b.Image, KeepMemory: b.KeepMemory,
 	}
 	if b.TTLMs != nil {
 		if err := workbench.InRange("ttlMs", *b.TTLMs, workbench.MinSessionTTL.Milliseconds(), workbench.MaxSessionTTL.Milliseconds()); err != nil {

@@ -96,6 +96,8 @@ func (e *standIn) Restart(ctx context.Context, p workbench.Principal, id string,
 	return e.db.BumpGeneration(ctx, p, id, epoch, true)
 }
 
+func (e *standIn) Active(string) func() { return func() {} }
+
 func (e *standIn) Close(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error) {
 	return e.db.EndSession(ctx, p, id, workbench.SessionClosed, e.clock())
 }

@@ -47,6 +47,7 @@ func uploadArtifact(c *call) error {
 	if r.Name == "" && r.Path == "" {
 		return invalid("name", "the file needs a name").WithHint("send ?name=, ?path=, or a multipart part \"file\" with a file name")
 	}
+	defer c.s.o.Engine.Active(c.id)()
 	a, err := c.s.o.Artifacts.Upload(c.ctx, c.p, c.id, r, content)
 	if err != nil {
 		return c.uploadError(err)

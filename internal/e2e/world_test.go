@@ -108,7 +108,8 @@ func open(dir string, change func(*server.Options)) (*world, error) {
 	log := &logBuffer{}
 	o := server.Options{DataDir: filepath.Join(dir, "data"), Images: images, DefaultImage: "standard",
 		Runsc: filepath.Join(root, "bin", "runsc"), Runc: filepath.Join(root, "bin", "runc"), Guest: filepath.Join(root, "bin", "guest"),
-		Log: slog.New(slog.NewTextHandler(log, nil))}
+		SuspendAfter: -1, // a busy machine takes its time between a test's runs
+		Log:          slog.New(slog.NewTextHandler(log, nil))}
 	if change != nil {
 		change(&o)
 	}

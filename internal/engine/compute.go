@@ -55,6 +55,10 @@ type compute struct {
 	base       string // scan token of tree in the sandbox
 	oomKills   int64  // processes of box that the host had killed for memory, when last looked at
 	known      int64  // generation that a run is known to have been dispatched in
+	keep       bool   // the session keeps its memory when it is suspended
+
+	transfers atomic.Int32 // files of the session on their way: they keep it awake
+	idleSince atomic.Int64 // monotonic, see Engine.uptime; 0 while it works or has no sandbox
 
 	memory       string               // names what interpreters in box live in: that of its first sandbox
 	interpreters map[string]bool      // contexts' handles that may live in it
@@ -217,6 +221,7 @@ func (c *compute) drop(ctx context.Context) {
 		c.e.log.Warn("sandbox not fully removed", "sandbox", c.box.ID(), "err", err)
 	}
 	c.box, c.wire, c.base, c.lost = nil, nil, "", true
+	c.idleSince.Store(0)
 	c.e.capacity.give()
 	c.loseMemory(ctx)
 }
@@ -230,16 +235,26 @@ func (c *compute) evict(ctx context.Context) bool {
 	if c.box == nil || len(c.out) > 0 {
 		return false
 	}
-	c.dropFor(ctx, workbench.LossRoom)
-	return true
+	c.losing = workbench.LossRoom
+	c.suspend(ctx)
+	return c.box == nil
 }
 
+// arrival is how a session came to the sandbox that it has.
+type arrival int
+
+const (
+	stayed   arrival = iota // it had it, or has its first
+	replaced                // the one before was lost, with memory and /tmp
+	returned                // it was suspended, and lost memory and /tmp
+	resumed                 // it was suspended, and has its memory back
+)
+
 // ensure returns once the session has a sandbox of its current configuration,
-// with its workspace as last committed. It reports whether the sandbox replaces
-// an earlier one of the same generation: then memory and /tmp were lost.
-func (c *compute) ensure(ctx context.Context, s workbench.Session) (replaced bool, err error) {
+// with its workspace as last committed, and says how it came to it.
+func (c *compute) ensure(ctx context.Context, s workbench.Session) (arrival, error) {
 	if c.live() && c.bound == sandboxLimits(s.Limits) {
-		return false, nil
+		return stayed, nil
 	}
 	if c.live() {
 		c.dropFor(ctx, workbench.LossLimits)
@@ -247,37 +262,63 @@ func (c *compute) ensure(ctx context.Context, s workbench.Session) (replaced boo
 	c.drop(ctx)
 	c.alone() // those that were in the sandbox end with it, in its generation
 	if err := c.loadHead(ctx, s); err != nil {
-		return false, err
+		return stayed, err
 	}
-	if c.lost {
-		if s, err = c.e.o.Store.BumpGeneration(ctx, workbench.SystemPrincipal(), s.ID, c.epoch, false); err != nil {
-			return false, err
-		}
-		c.lost, replaced = false, true
+	how, s, err := c.nextGeneration(ctx, s)
+	if err != nil {
+		return how, err
 	}
-	c.generation = s.Generation
+	c.generation, c.keep = s.Generation, s.KeepMemory
 	kind, err := c.e.kind(ctx, s.Image, s.Size, s.Limits)
 	if err != nil {
-		return false, err
+		return how, err
 	}
 	warm := c.e.pool.Claim(kind) // with its place
 	if warm == nil {
 		if err := c.e.capacity.take(ctx); err != nil {
-			return false, err
+			return how, err
 		}
 	}
 	for attempt := 1; ; attempt++ {
 		err = c.start(ctx, s, kind, warm)
 		warm = nil
 		if err == nil {
-			return replaced, nil
+			return how, nil
 		}
 		if attempt == 2 || ctx.Err() != nil || !workbench.ClassOf(workbench.CodeOf(err)).Retryable {
 			c.e.capacity.give()
-			return false, err
+			return how, err
 		}
 		c.e.log.Warn("sandbox start failed, trying once more", "session", c.id, "err", err)
 	}
+}
+
+// nextGeneration begins a new incarnation of the session's compute if the
+// present one had a sandbox, whose memory is gone.
+func (c *compute) nextGeneration(ctx context.Context, s workbench.Session) (arrival, workbench.Session, error) {
+	how := stayed
+	switch {
+	case s.Suspended != nil:
+		how = returned
+	case c.lost:
+		how = replaced
+	case c.generation == 0: // an earlier process of the server may have had it
+		used, err := c.e.o.Store.GenerationUsed(ctx, s.ID, s.Generation)
+		if err != nil {
+			return how, s, err
+		}
+		if used {
+			how = replaced
+		}
+	}
+	if how == stayed {
+		return how, s, nil
+	}
+	s, err := c.e.o.Store.BumpGeneration(ctx, workbench.SystemPrincipal(), s.ID, c.epoch, false)
+	if err == nil {
+		c.lost = false
+	}
+	return how, s, err
 }
 
 // first reports whether no run was dispatched in the current generation yet,
@@ -346,11 +387,6 @@ func (c *compute) loadHead(ctx context.Context, s workbench.Session) error {
 	if !ok {
 		c.tree, c.head = workspace.Empty(), ""
 		return nil
-	}
-	// A commit by runs of this generation means that it had a sandbox, which an
-	// earlier process of the server may have taken with it.
-	if c.generation == 0 && head.Generation == s.Generation && len(head.RunIDs) > 0 {
-		c.lost = true
 	}
 	if c.head == head.ID {
 		return nil

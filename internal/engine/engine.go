@@ -45,6 +45,7 @@ type Options struct {
 	Warm          map[string]int   // sandboxes kept ready for new sessions, by size; default none
 	LeaseTTL      time.Duration    // default 15 s
 	SweepEvery    time.Duration    // of deadlines; default 1 s
+	SuspendAfter  time.Duration    // without work, the sandbox of a session goes; default 30 s, below 0: never
 	RetainEvery   time.Duration    // sweeps of what is kept for a time; default 15 s
 	Clock         func() time.Time // default time.Now
 	Log           *slog.Logger     // default: discards
@@ -72,6 +73,8 @@ type Engine struct {
 	pool       *pool.Pool    // nil until Start
 	sizes      []workbench.Size
 	info       sandbox.Info
+
+	began time.Time
 
 	mu       sync.Mutex
 	sessions map[string]*compute // of this engine, live or about to be
@@ -111,6 +114,9 @@ func New(o Options) *Engine {
 	if o.SweepEvery == 0 {
 		o.SweepEvery = time.Second
 	}
+	if o.SuspendAfter == 0 {
+		o.SuspendAfter = 30 * time.Second
+	}
 	if o.RetainEvery == 0 {
 		o.RetainEvery = 15 * time.Second
 	}
@@ -128,8 +134,8 @@ func New(o Options) *Engine {
 		o: o, id: workbench.NewID(workbench.KindEngine), log: o.Log, now: o.Clock,
 		slots: newSlots(o.MaxRunning), background: newSlots(o.MaxBackground), capacity: newCapacity(o.MaxSandboxes),
 		large:    make(chan struct{}, largeAtOnce),
-		sessions: map[string]*compute{},
-		ctx:      ctx, cancel: cancel, drain: make(chan struct{}),
+		sessions: map[string]*compute{}, began: time.Now(),
+		ctx: ctx, cancel: cancel, drain: make(chan struct{}),
 	}
 }
 
@@ -164,6 +170,9 @@ func (e *Engine) Start(ctx context.Context) error {
 	e.stock(ctx)
 	e.loop(e.renewLeases, e.o.LeaseTTL/3)
 	e.loop(e.sweep, e.o.SweepEvery)
+	if e.o.SuspendAfter > 0 {
+		e.loop(e.suspendIdle, min(suspendEvery, max(time.Millisecond, e.o.SuspendAfter/2)))
+	}
 	e.loops.Add(1)
 	go e.followQueue()
 	return nil

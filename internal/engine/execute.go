@@ -74,7 +74,7 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
 	starting, ready := x.within(ctx, 2*startWithin)
-	replaced, err := c.ensure(starting, s)
+	how, err := c.ensure(starting, s)
 	ready()
 	if x.stopped != workbench.ReasonNone {
 		return nil // it was cancelled while it was queued, or belongs to another engine
@@ -91,7 +91,11 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 		return err // the run stays queued
 	}
 	switch {
-	case replaced:
+	case how == returned:
+		x.notice(workbench.NoticeMemoryLost, "the session had been suspended for want of work; it returned with the files of the last commit, and its variables, memory and /tmp were lost")
+	case how == resumed:
+		x.notice(workbench.NoticeResumed, "the session had been suspended for want of work; it returned with its memory")
+	case how == replaced:
 		x.notice(workbench.NoticeSandboxReplaced, "the sandbox of this session was gone; a new one began with the files of the last commit, and memory and /tmp were lost")
 	case first:
 		x.notice(workbench.NoticeSandboxReplaced, "this is the first run in a new sandbox: memory and /tmp are new; after a restart the workspace holds the files that it named and nothing else")
@@ -222,7 +226,7 @@ func (x *execution) dispatch(ctx context.Context) (bool, error) {
 
 // carry hands the code to the guest and follows it to its end. It returns what
 // settles the run, which needs c.mu; carry is called without.
-func (x *execution) carry(ctx context.Context) (end func(context.Context) error, err error) {
+func (x *execution) carry(ctx context.Context) (func(context.Context) error, error) {
 	if err := failpoint.Hit("engine.dispatch.after"); err != nil {
 		return nil, err
 	}

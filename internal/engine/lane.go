@@ -166,6 +166,7 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 			return false, err
 		}
 	}
+	c.idleSince.Store(0)
 	e.capacity.markBusy(c)
 	err = e.execute(ctx, c, run)
 	c.dirty = c.dirty || err != nil
@@ -175,6 +176,7 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 	switch {
 	case len(c.out) > 0: // it is in use
 	case c.live():
+		c.idleSince.Store(e.uptime())
 		e.capacity.markIdle(c)
 	default:
 		c.drop(ctx) // one that died by itself gives its place back now, not with the next run

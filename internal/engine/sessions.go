@@ -65,6 +65,10 @@ func (e *Engine) CreateSession(ctx context.Context, p workbench.Principal, req w
 		}
 		ttl = req.TTL
 	}
+	if can := e.info.Capabilities; req.KeepMemory && !(can.Checkpoint && can.Restore) {
+		return workbench.Session{}, workbench.E(workbench.CodeNotBuilt, "the driver %s cannot keep memory", e.info.Driver).WithField("keepMemory").
+			WithHint("leave keepMemory out: files stay either way")
+	}
 	img, err := e.resolveImage(ctx, req.Image)
 	if err != nil {
 		return workbench.Session{}, err
@@ -79,7 +83,7 @@ func (e *Engine) CreateSession(ctx context.Context, p workbench.Principal, req w
 		UserID: p.UserID, GroupID: p.GroupID, KeyID: p.KeyID, Agent: req.Agent, Labels: labels,
 		State: workbench.SessionActive, Generation: 1, Revision: 1, Size: size.Name, Limits: limits,
 		Tools: nonNil(req.Tools), Aliases: nonNil(req.Aliases), Image: img.ID, Driver: e.info.Driver,
-		Isolation: string(e.info.Strength), CreatedAt: now, ExpiresAt: now.Add(ttl), ActiveAt: now,
+		Isolation: string(e.info.Strength), CreatedAt: now, ExpiresAt: now.Add(ttl), ActiveAt: now, KeepMemory: req.KeepMemory,
 	}
 	r := revisionOf(s, p, now)
 	if err := e.o.Store.CreateSession(ctx, p, s, r); err != nil {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,6 +45,7 @@ type Options struct {
 	MaxRunning   int            // runs that execute at once; 0: four per CPU
 	MaxSandboxes int            // live sandboxes; 0: by the host's memory
 	Warm         map[string]int // sandboxes kept ready for new sessions, by size; nil: none
+	SuspendAfter time.Duration  // without work, a session's sandbox goes; 0: 30 s, below 0: never
 	Log          *slog.Logger
 
 	// WrapDriver, in tests, puts something between the engine and the driver.
@@ -199,7 +201,7 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	s.engine = engine.New(engine.Options{
 		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
 		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.maxSandboxes(), Warm: s.o.Warm,
-		Log: s.o.Log, Metrics: metrics,
+		SuspendAfter: s.o.SuspendAfter, Log: s.o.Log, Metrics: metrics,
 	})
 	if err := s.engine.Start(ctx); err != nil {
 		return err

@@ -55,8 +55,10 @@ func (t *tx) purgeSessions(cutoff int64, limit int) error {
 		return err
 	}
 	for _, id := range sessions {
-		if _, err := t.exec("DELETE FROM blob_refs WHERE owner = $1", SessionBlobOwner(id)); err != nil {
-			return err
+		for _, owner := range []string{SessionBlobOwner(id), CheckpointBlobOwner(id)} {
+			if _, err := t.exec("DELETE FROM blob_refs WHERE owner = $1", owner); err != nil {
+				return err
+			}
 		}
 		for _, query := range []string{
 			"DELETE FROM commits WHERE session_id = $1",

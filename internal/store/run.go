@@ -50,6 +50,7 @@ func scanRun(s scanner) (workbench.Run, error) {
 		r.ExitCode = &code
 	}
 	r.Outputs, r.LimitsHit, r.Notices, r.Cell = k.Outputs, list(k.LimitsHit), list(k.Notices), k.Cell
+	r.VariablesLost = workbench.TellsLoss(r.Notices)
 	r.Files = workbench.FilesChanged{Total: k.Files, Exclusive: k.Exclusive, Items: []workbench.ChangedFile{}}
 	r.Dependencies, r.Artifacts = list(r.Dependencies), []workbench.Artifact{}
 	r.CreatedAt, r.StartedAt, r.FinishedAt, r.ReceiptEnds = fromMicros(created), pointMicros(started), pointMicros(finished), pointMicros(ends)

@@ -13,21 +13,30 @@ import (
 
 const sessionColumns = "s.id, s.project_id, s.tenant_id, s.user_id, s.group_id, s.key_id, s.kind, s.agent, s.labels, s.state, s.generation, s.revision, " +
 	"s.size, s.limits, s.tools, s.aliases, s.image, s.driver, s.isolation, s.head_commit, s.created_at, s.expires_at, s.ended_at, s.active_at, " +
-	"s.lease_owner, s.lease_epoch, s.keep_at_expiry"
+	"s.lease_owner, s.lease_epoch, s.keep_at_expiry, s.keep_memory, s.suspended_at, s.checkpoint"
 
 func scanSession(r scanner) (workbench.Session, error) {
 	var s workbench.Session
-	var labels, limits, tools, aliases, keep string
-	var created, expires, ended, active int64
+	var labels, limits, tools, aliases, keep, checkpoint string
+	var created, expires, ended, active, keepMemory, suspended int64
 	if err := r.Scan(&s.ID, &s.ProjectID, &s.TenantID, &s.UserID, &s.GroupID, &s.KeyID, &s.Kind, &s.Agent, &labels, &s.State, &s.Generation,
 		&s.Revision, &s.Size, &limits, &tools, &aliases, &s.Image, &s.Driver, &s.Isolation, &s.HeadCommit, &created, &expires, &ended, &active,
-		&s.LeaseOwner, &s.LeaseEpoch, &keep); err != nil {
+		&s.LeaseOwner, &s.LeaseEpoch, &keep, &keepMemory, &suspended, &checkpoint); err != nil {
 		return s, err
 	}
 	s.CreatedAt, s.ExpiresAt, s.EndedAt, s.ActiveAt = fromMicros(created), fromMicros(expires), pointMicros(ended), fromMicros(active)
 	err := errors.Join(fromJSON(labels, &s.Labels), fromJSON(limits, &s.Limits), fromJSON(tools, &s.Tools), fromJSON(aliases, &s.Aliases),
 		fromJSON(keep, &s.KeepAtExpiry))
 	s.Tools, s.Aliases, s.KeepAtExpiry = list(s.Tools), list(s.Aliases), list(s.KeepAtExpiry)
+	s.KeepMemory = keepMemory != 0
+	if suspended != 0 {
+		s.Suspended = &workbench.Suspension{At: fromMicros(suspended)}
+		if checkpoint != "" {
+			var kept workbench.Checkpoint
+			err = errors.Join(err, fromJSON(checkpoint, &kept))
+			s.Suspended.MemoryKept, s.Suspended.Bytes = true, kept.Bytes
+		}
+	}
 	if s.Labels == nil {
 		s.Labels = map[string]string{}
 	}
@@ -42,11 +51,11 @@ func (db *DB) CreateSession(ctx context.Context, p workbench.Principal, s workbe
 	}
 	return db.write(ctx, "create_session", func(t *tx) error {
 		if _, err := t.exec(`INSERT INTO sessions (id, project_id, tenant_id, user_id, group_id, key_id, kind, agent, labels, state, generation,
-			revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at, keep_at_expiry)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`,
+			revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at, keep_at_expiry, keep_memory)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)`,
 			s.ID, s.ProjectID, s.TenantID, s.UserID, s.GroupID, s.KeyID, string(s.Kind), s.Agent, labelsJSON(s.Labels), string(workbench.SessionActive),
 			s.Generation, r.Number, s.Size, toJSON(s.Limits), toJSON(list(s.Tools)), toJSON(list(s.Aliases)), s.Image, s.Driver, s.Isolation,
-			micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt), toJSON(list(s.KeepAtExpiry))); err != nil {
+			micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt), toJSON(list(s.KeepAtExpiry)), oneOrZero(s.KeepMemory)); err != nil {
 			return err
 		}
 		t.notify(SessionTopic(s.ID))
@@ -275,6 +284,9 @@ func (db *DB) EndSession(ctx context.Context, p workbench.Principal, id string, 
 		if _, err := t.exec("UPDATE sessions SET state = $2, ended_at = $3, ending = 1 WHERE id = $1", s.ID, string(to), micros(at)); err != nil {
 			return err
 		}
+		if err := t.forgetMemory(&s); err != nil {
+			return err
+		}
 		n, err := t.unfinished(s.ID)
 		if err != nil || n > 0 || keeps(s) {
 			return err
@@ -358,8 +370,10 @@ func (t *tx) bump(p workbench.Principal, sessionID string, epoch int64, requireI
 	}
 	s.Generation++
 	t.notify(SessionTopic(s.ID))
-	_, err = t.exec("UPDATE sessions SET generation = $2 WHERE id = $1", s.ID, s.Generation)
-	return s, err
+	if _, err := t.exec("UPDATE sessions SET generation = $2 WHERE id = $1", s.ID, s.Generation); err != nil {
+		return s, err
+	}
+	return s, t.forgetMemory(&s)
 }
 
 // GenerationUsed reports whether a run of the session was dispatched in that

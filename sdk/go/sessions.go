@@ -20,6 +20,7 @@ type CreateSession struct {
 	Size        string                   `json:"size,omitempty"`
 	Image       string                   `json:"image,omitempty"` // name or id
 	TTLMs       *int64                   `json:"ttlMs,omitempty"`
+	KeepMemory  bool                     `json:"keepMemory,omitempty"` // also while it is suspended
 }
 
 // ConfigureSession makes a new revision. Nil fields keep what they were.

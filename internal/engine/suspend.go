@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/workspace"
+)
+
+const (
+	// suspendEvery is how often idle sessions are looked for.
+	suspendEvery = 500 * time.Millisecond
+	// suspendAtOnce bounds the sessions that are being suspended at the same time.
+	suspendAtOnce = 2
+)
+
+// uptime is monotonic and never 0.
+func (e *Engine) uptime() int64 { return int64(time.Since(e.began)) + 1 }
+
+// Active keeps a session's sandbox, if it has one, until the function it
+// returns is called: a file of the session is on its way.
+func (e *Engine) Active(sessionID string) (done func()) {
+	e.mu.Lock()
+	c := e.sessions[sessionID]
+	e.mu.Unlock()
+	if c == nil {
+		return func() {}
+	}
+	c.transfers.Add(1)
+	return func() {
+		if c.idleSince.Load() != 0 {
+			c.idleSince.Store(e.uptime())
+		}
+		c.transfers.Add(-1)
+	}
+}
+
+// suspendIdle suspends the sessions that have had no work for long enough.
+func (e *Engine) suspendIdle(ctx context.Context) {
+	before := e.uptime() - int64(e.o.SuspendAfter)
+	idle := func(c *compute) bool {
+		since := c.idleSince.Load()
+		return since != 0 && since <= before && c.transfers.Load() == 0
+	}
+	e.mu.Lock()
+	var due []*compute
+	for _, c := range e.sessions {
+		if idle(c) {
+			due = append(due, c)
+		}
+	}
+	e.mu.Unlock()
+	work := errgroup.Group{}
+	work.SetLimit(suspendAtOnce)
+	for _, c := range due {
+		work.Go(func() error {
+			if !c.mu.TryLock() {
+				return nil // it works again
+			}
+			defer c.mu.Unlock()
+			if idle(c) && len(c.out) == 0 {
+				c.suspend(ctx)
+			}
+			return nil
+		})
+	}
+	_ = work.Wait()
+}
+
+// suspend gives the session's idle sandbox up. Its files are those of the last
+// commit, which is what the next run finds. The session's place on this engine
+// then holds next to nothing. The caller holds c.mu, and nothing is out.
+func (c *compute) suspend(ctx context.Context) {
+	if c.box == nil {
+		return
+	}
+	if c.losing == "" {
+		c.losing = workbench.LossSuspended
+	}
+	c.drop(ctx)
+	if c.epoch == 0 {
+		return
+	}
+	err := c.e.o.Store.Suspend(ctx, c.id, c.epoch, c.generation, nil, c.e.now())
+	if err == nil {
+		err = c.e.o.Store.ReleaseLease(ctx, c.id, c.e.id, c.epoch)
+	}
+	if err != nil { // the next run finds out by itself that its sandbox is gone
+		if !workbench.HasCode(err, workbench.CodeSessionClosed) && !workbench.HasCode(err, workbench.CodeSessionExpired) {
+			c.e.log.Warn("suspended without a record of it", "session", c.id, "err", err)
+		}
+		c.gaveUp(ctx, err)
+		return
+	}
+	c.epoch, c.generation, c.known, c.lost = 0, 0, 0, false
+	c.tree, c.head, c.since = workspace.Empty(), "", nil
+}

@@ -1,0 +1,104 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// CheckpointBlobOwner is the owner of the blob reference of a session's kept
+// memory.
+func CheckpointBlobOwner(sessionID string) string { return "checkpoint:" + sessionID }
+
+// Suspend records that an idle session has no sandbox any more. kept is its
+// memory, nil if that is gone; its blob must have been noted.
+//
+// Errors: not_found, fenced, session_closed, session_expired, runs_active,
+// conflict (the blob was never noted).
+func (db *DB) Suspend(ctx context.Context, sessionID string, epoch, generation int64, kept *workbench.Checkpoint, at time.Time) error {
+	return db.write(ctx, "suspend", func(t *tx) error {
+		h, err := t.lockFenced(sessionID, epoch, generation)
+		if err != nil {
+			return err
+		}
+		if h.state != workbench.SessionActive {
+			return open(workbench.Session{ID: h.id, State: h.state})
+		}
+		if kept != nil { // a run that waits finds a sandbox either way, but kept memory must not be older than what ran
+			n, err := t.unfinished(h.id)
+			if err != nil {
+				return err
+			}
+			if n > 0 {
+				return runsActive(n)
+			}
+		}
+		if err := t.dropMemory(h.id); err != nil {
+			return err
+		}
+		checkpoint := ""
+		if kept != nil {
+			checkpoint = toJSON(kept)
+			if err := t.insertRefs(CheckpointBlobOwner(h.id), h.owner.TenantID, []string{kept.Blob}); err != nil {
+				return err
+			}
+		}
+		t.notify(SessionTopic(h.id))
+		_, err = t.exec("UPDATE sessions SET suspended_at = $2, checkpoint = $3 WHERE id = $1", h.id, micros(at), checkpoint)
+		return err
+	})
+}
+
+// Resume ends a session's suspension and hands out its kept memory, once: who
+// gets it must use it or lose it. ok is false when it has none.
+//
+// Errors: not_found, fenced.
+func (db *DB) Resume(ctx context.Context, sessionID string, epoch int64) (kept workbench.Checkpoint, ok bool, err error) {
+	err = db.write(ctx, "resume", func(t *tx) error {
+		h, err := t.lockFenced(sessionID, epoch, 0)
+		if err != nil {
+			return err
+		}
+		var checkpoint string
+		if err := t.row("SELECT checkpoint FROM sessions WHERE id = $1", h.id).Scan(&checkpoint); err != nil {
+			return missing(err, "session")
+		}
+		if checkpoint != "" {
+			if err := fromJSON(checkpoint, &kept); err != nil {
+				return err
+			}
+			ok = kept.Generation == h.generation
+		}
+		t.notify(SessionTopic(h.id))
+		// The reference stays until the memory has been read: see DropMemory.
+		_, err = t.exec("UPDATE sessions SET suspended_at = 0, checkpoint = '' WHERE id = $1", h.id)
+		return err
+	})
+	return kept, ok && err == nil, err
+}
+
+// DropMemory gives up the bytes of a session's kept memory, once nobody reads
+// them any more.
+func (db *DB) DropMemory(ctx context.Context, sessionID string) error {
+	return db.write(ctx, "drop_memory", func(t *tx) error { return t.dropMemory(sessionID) })
+}
+
+func (t *tx) dropMemory(sessionID string) error {
+	_, err := t.exec("DELETE FROM blob_refs WHERE owner = $1", CheckpointBlobOwner(sessionID))
+	return err
+}
+
+// forgetMemory ends a suspension without a return: its memory, if it was kept,
+// belongs to what the session is not any more. The caller has locked s.
+func (t *tx) forgetMemory(s *workbench.Session) error {
+	if s.Suspended == nil {
+		return nil
+	}
+	if err := t.dropMemory(s.ID); err != nil {
+		return err
+	}
+	s.Suspended = nil
+	_, err := t.exec("UPDATE sessions SET suspended_at = 0, checkpoint = '' WHERE id = $1", s.ID)
+	return err
+}
