@@ -50,10 +50,10 @@ type Run struct {
 	ExitCode    *int     `json:"exitCode"`
 	Signal      string   `json:"signal,omitempty"`
 
-	TimeoutMs int64        `json:"timeoutMs"` // effective
-	Outputs   Outputs      `json:"output"`
-	LimitsHit []string     `json:"limitsHit"`
-	Notices   []Notice     `json:"notices"`
+	TimeoutMs int64    `json:"timeoutMs"` // effective
+	Outputs   Outputs  `json:"output"`
+	LimitsHit []string `json:"limitsHit"`
+	Notices   []Notice `json:"notices"`
 
 	// VariablesLost says that what earlier runs had in memory, or in /tmp, is
 	// gone: a notice says why.

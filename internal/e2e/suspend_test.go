@@ -2,7 +2,7 @@ package e2e_test
 
 import (
 	"io"
-	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,7 +42,9 @@ func TestIdleSessionReturnsWithItsFiles(t *testing.T) {
 	if n := w.live(t); n != 0 {
 		t.Errorf("%d sandboxes live while the only session is suspended", n)
 	}
-	r := s.mustBash("cat link; stat -c %a big; test -e /tmp/t || echo no /tmp/t")
+	back := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "cat link; stat -c %a big; test -e /tmp/t || echo no /tmp/t"})
+	next := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "true"}) // at once: it does not idle in between
+	r := s.mustWait(back)
 	wantOut(t, r, "a\n600\nno /tmp/t\n")
 	if r.InputRoot != first.OutputRoot || r.OutputRoot != first.OutputRoot {
 		t.Errorf("it returned with %s, and was suspended with %s", r.InputRoot, first.OutputRoot)
@@ -50,13 +52,9 @@ func TestIdleSessionReturnsWithItsFiles(t *testing.T) {
 	if len(r.Notices) != 1 || r.Notices[0].Code != workbench.NoticeMemoryLost || !r.VariablesLost || r.Generation != 2 {
 		t.Errorf("generation %d, variables lost: %t, notices %+v", r.Generation, r.VariablesLost, r.Notices)
 	}
-	r = s.mustBash("true")
+	r = s.mustWait(next)
 	if len(r.Notices) != 0 || r.VariablesLost || r.Generation != 2 {
 		t.Errorf("the next run: generation %d, variables lost: %t, notices %+v", r.Generation, r.VariablesLost, r.Notices)
-	}
-	got, err := s.c.AgentSession(t.Context(), s.id)
-	if err != nil || got.Suspended != nil {
-		t.Errorf("a session that works is suspended: %+v, %v", got.Suspended, err)
 	}
 }
 
@@ -65,35 +63,36 @@ func TestWorkKeepsASessionAwake(t *testing.T) {
 	w := mustWorld(t, quick)
 	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
 	wantOut(t, s.mustBash("echo t > /tmp/t; sleep 2; cat /tmp/t"), "t\n")
-	run := s.mustSubmit(aside("echo begun; " + untilFile("stop")))
+	run := s.mustSubmit(aside("echo t > /tmp/t; echo begun; " + untilFile("stop")))
 	mustSay(t, s, run, "begun")
 	time.Sleep(2 * time.Second)
-	wantOut(t, s.mustBash("cat /tmp/t; touch stop"), "t\n")
-	s.mustWait(run)
-	slow := &slowly{text: strings.Repeat("x", 20), pause: 100 * time.Millisecond}
+	got, err := s.c.AgentSession(t.Context(), s.id)
+	if err != nil || got.Suspended != nil {
+		t.Errorf("a session that works is suspended: %+v, %v", got.Suspended, err)
+	}
 	wantOut(t, s.mustBash("cat /tmp/t"), "t\n")
-	if _, err := s.c.UploadSessionArtifact(t.Context(), s.id, sdk.Upload{Name: "slow"}, slow); err != nil {
+	from, to := io.Pipe()
+	var uploaded sync.WaitGroup
+	uploaded.Go(func() {
+		if _, err := s.c.UploadSessionArtifact(t.Context(), s.id, sdk.Upload{Name: "slow"}, from); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := to.Write([]byte("a")); err != nil { // the client reads it
 		t.Fatal(err)
 	}
+	time.Sleep(time.Second) // and the server has heard of the upload
+	s.mustBash("touch stop")
+	s.mustWait(run)
+	time.Sleep(2 * time.Second)
 	r := s.mustBash("cat /tmp/t")
 	wantOut(t, r, "t\n")
-	if r.Generation != 1 || r.VariablesLost {
+	if r.VariablesLost {
 		t.Errorf("generation %d, notices %+v", r.Generation, r.Notices)
 	}
-	s.mustSuspended()
-}
-
-// slowly gives its text a byte at a time.
-type slowly struct {
-	text  string
-	pause time.Duration
-}
-
-func (r *slowly) Read(p []byte) (int, error) {
-	if r.text == "" {
-		return 0, io.EOF
+	if err := to.Close(); err != nil {
+		t.Fatal(err)
 	}
-	time.Sleep(r.pause)
-	p[0], r.text = r.text[0], r.text[1:]
-	return 1, nil
+	uploaded.Wait()
+	s.mustSuspended()
 }
