@@ -37,6 +37,8 @@ type execution struct {
 	broker *broker
 	group  *group
 	spare  *spare // whose group it is; may be nil
+	fresh  bool   // nothing of a user has run in the group
+	forked bool   // its process is a zygote's
 
 	admitted chan error // its process counts as user code; only with a spare
 	pid      int        // of the main process, in the group
@@ -83,6 +85,9 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 	s.runs.Add(1)
 	s.watch.add(e)
 	defer func() {
+		if e.forked {
+			s.spares.forkEnded()
+		}
 		s.watch.remove(e)
 		s.mu.Lock()
 		delete(s.execs, r.ID)

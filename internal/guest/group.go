@@ -209,10 +209,11 @@ func (g *group) kill() {
 	}
 }
 
-// group returns the named group, making it if it does not exist.
-func (s *supervisor) group(name string, b *binding) (*group, error) {
+// group returns the named group, making it if it does not exist; fresh reports
+// that nothing of a user can have run in it.
+func (s *supervisor) group(name string, b *binding) (g *group, fresh bool, err error) {
 	s.mu.Lock()
-	g := s.groups[name]
+	g = s.groups[name]
 	full := len(s.groups) >= guestwire.MaxGroups
 	s.mu.Unlock()
 	if g != nil {
@@ -220,27 +221,27 @@ func (s *supervisor) group(name string, b *binding) (*group, error) {
 		ending := g.ending
 		g.mu.Unlock()
 		if !ending {
-			return g, nil
+			return g, false, nil
 		}
 		<-g.ended
 	} else if full {
-		return nil, workbench.E(workbench.CodeCapacity, "too many groups in this sandbox")
+		return nil, false, workbench.E(workbench.CodeCapacity, "too many groups in this sandbox")
 	}
 	made, err := s.startGroup(name, b)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	s.mu.Lock()
 	if other := s.groups[name]; other != nil && other != g {
 		s.mu.Unlock()
 		made.kill()
 		<-made.ended
-		return other, nil
+		return other, false, nil
 	}
 	s.groups[name] = made
 	s.mu.Unlock()
 	go s.forgetEnded(made) // ends with the group
-	return made, nil
+	return made, true, nil
 }
 
 // forgetEnded takes a group off the list once it has ended.

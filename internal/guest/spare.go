@@ -19,6 +19,7 @@ type spare struct {
 	ready   chan struct{}      // closed once group and process are valid
 	group   *group             // nil when the start failed
 	process *process           // likewise
+	forked  bool               // by a zygote
 	bytes   int64              // memory that it uses
 	known   bool               // bytes was measured, of it or of one like it
 }
@@ -40,6 +41,10 @@ type spares struct {
 	leaving  map[*spare]bool              // given up, and not gone yet
 	timer    *time.Timer
 	renewing sync.Mutex
+
+	zygote *zygote // nil until it has started, and once it has been given up
+	forks  int     // of it that run a program
+	zygoteCosts
 }
 
 // want is an interpreter to have waiting.
@@ -85,6 +90,7 @@ func (p *spares) begun() {
 	p.mu.Lock()
 	p.active++
 	p.settled = false
+	p.holdUp()
 	p.mu.Unlock()
 	p.renewIn(replaceDuring)
 }
@@ -192,6 +198,7 @@ func (p *spares) giveUp() {
 	for lang := range p.kept {
 		p.leave(lang)
 	}
+	p.giveZygoteUp()
 }
 
 // leave gives the spare of a language up, if there is one: its memory is not
@@ -227,7 +234,7 @@ func (p *spares) bytes() (sum int64, known bool) {
 	for sp := range p.leaving {
 		add(sp)
 	}
-	return sum, known
+	return sum + p.zygoteBytes, known
 }
 
 // renewIn has missing spares started after some time; a later call replaces an
@@ -258,6 +265,7 @@ func (p *spares) renew() {
 			return
 		}
 	}
+	p.load()
 }
 
 // start starts one spare, unless it is there or may not be.
@@ -320,12 +328,24 @@ func (sp *spare) start(p *spares, stage *spare) error {
 		if err != nil {
 			return err
 		}
+		if sp.lang == workbench.Python {
+			if pr := p.fork(g, nil, false); pr != nil {
+				sp.group, sp.process, sp.forked = g, pr, true
+				return nil
+			}
+		}
 		pr, err := startProcess(g, false)
 		if err != nil {
 			g.kill()
 			return err
 		}
 		sp.group, sp.process = g, pr
+	}
+	if sp.lang == workbench.Python {
+		if pr := p.fork(sp.group, sp.process, false); pr != nil {
+			sp.process, sp.forked = pr, true
+			return nil
+		}
 	}
 	if sp.lang != "" {
 		sp.process.launch(interpreter(p.b, sp.lang))
@@ -348,7 +368,7 @@ func (e *execution) enter() error {
 		}
 	}
 	var err error
-	e.group, err = e.s.group(e.r.Group, e.b)
+	e.group, e.fresh, err = e.s.group(e.r.Group, e.b)
 	return err
 }
 
@@ -359,7 +379,7 @@ func (e *execution) enterSpare(sp *spare) error {
 		e.s.mu.Unlock()
 		sp.end()
 		var err error
-		e.group, err = e.s.group(e.r.Group, e.b)
+		e.group, e.fresh, err = e.s.group(e.r.Group, e.b)
 		return err
 	}
 	sp.group.name = e.r.Group
@@ -376,12 +396,23 @@ func (e *execution) process(cmd *command) (*process, error) {
 	sp := e.spare
 	fits := sp != nil && (sp.lang == "" || cmd.control != nil && sp.lang == driverOf(e.r.Language))
 	if fits && <-e.admitted == nil && sp.process.alive() {
-		if sp.lang == "" {
-			sp.process.launch(cmd.program)
+		if sp.lang != "" {
+			e.forked = sp.forked
+			e.s.spares.forkBegun(e.forked)
+			return sp.process, nil
 		}
-		return sp.process, nil
+		if p := e.fork(cmd, sp.process); p != nil {
+			return p, nil
+		}
+		if sp.process.alive() {
+			sp.process.launch(cmd.program)
+			return sp.process, nil
+		}
 	}
 	e.dropSpare()
+	if p := e.fork(cmd, nil); p != nil {
+		return p, nil
+	}
 	p, err := startProcess(e.group, true)
 	if err != nil {
 		return nil, err

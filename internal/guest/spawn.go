@@ -3,8 +3,10 @@ package guest
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,6 +46,7 @@ type process struct {
 	halt    int    // an eventfd: what the output pipes hold is all
 	outputs sync.WaitGroup
 	feeds   sync.WaitGroup
+	named   chan struct{} // closed once a fork has said its pid
 	ready   chan struct{} // closed once a driver waits for its code
 	stopped chan struct{} // closed once what the pipes hold is all
 
@@ -73,17 +76,11 @@ func pipe(childReads bool) (mine *os.File, its int, err error) {
 	return os.NewFile(uintptr(own), "pipe"), its, nil
 }
 
-// startProcess starts a stage in the group: it waits for its specification.
-// Until it is admitted, it does not count as user code, which it may not run.
-func startProcess(g *group, admitted bool) (*process, error) {
-	p := &process{group: g, out: [2]int{-1, -1}, halt: -1, ready: make(chan struct{}), stopped: make(chan struct{})}
-	var its []int
-	defer func() {
-		for _, fd := range its {
-			_ = unix.Close(fd)
-		}
-	}()
-	var err error
+// newProcess makes what leads to a process of the group, and the process's own
+// ends, which are the caller's to close: stdin, stdout, stderr, the specification
+// of a stage, control, report.
+func newProcess(g *group, stage bool) (p *process, its []int, err error) {
+	p = &process{group: g, out: [2]int{-1, -1}, halt: -1, named: make(chan struct{}), ready: make(chan struct{}), stopped: make(chan struct{})}
 	file := func(to **os.File, childReads bool) {
 		if err == nil {
 			var fd int
@@ -102,12 +99,26 @@ func startProcess(g *group, admitted bool) (*process, error) {
 			}
 		}
 	}
-	file(&p.spec, true)
+	if stage {
+		file(&p.spec, true)
+	}
 	file(&p.control, true)
 	file(&p.report, false)
 	if err == nil {
 		p.halt, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	}
+	return p, its, err
+}
+
+// startProcess starts a stage in the group: it waits for its specification.
+// Until it is admitted, it does not count as user code, which it may not run.
+func startProcess(g *group, admitted bool) (*process, error) {
+	p, its, err := newProcess(g, true)
+	defer func() {
+		for _, fd := range its {
+			_ = unix.Close(fd)
+		}
+	}()
 	if err == nil {
 		p.pid, err = g.spawn(its, admitted, p.exited)
 	}
@@ -196,6 +207,19 @@ func (p *process) awaitReady(most time.Duration) {
 	case <-p.group.ended:
 	case <-wait.C:
 	}
+}
+
+// awaitNamed waits until a fork has said which process of its group it is.
+func (p *process) awaitNamed(most time.Duration) error {
+	wait := time.NewTimer(most)
+	defer wait.Stop()
+	select {
+	case <-p.named:
+		return nil
+	case <-p.group.ended:
+	case <-wait.C:
+	}
+	return errors.New("a forked interpreter does not begin")
 }
 
 // attach makes the process the exec's.
@@ -305,14 +329,23 @@ func (p *process) follow() {
 		}
 		text := string(bytes.TrimSuffix(line, []byte("\n")))
 		switch {
-		case text == "ready" && !ready:
-			ready = true
-			close(p.ready)
+		case text == "ready":
+			if !ready { // one that starts again says it again
+				ready = true
+				close(p.ready)
+			}
 			continue
 		case text == workbench.LimitOpenFiles:
 			p.mu.Lock()
 			p.met = []string{text}
 			p.mu.Unlock()
+			continue
+		}
+		if pid, ok := strings.CutPrefix(text, "pid "); ok && p.pid == 0 {
+			if p.pid, err = strconv.Atoi(pid); err != nil || p.pid < 2 {
+				return
+			}
+			close(p.named)
 			continue
 		}
 		if code, err := strconv.ParseUint(text, 10, 8); err == nil {

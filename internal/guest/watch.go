@@ -245,7 +245,7 @@ func (w *watch) usedAbove(mark int64) int64 {
 	}
 	r := residentOf(userID, false)
 	scratch, _ := usedIn(scratchDir)
-	return min(used, r.bytes+scratch+w.unmapped(scratch)-spares)
+	return min(used, r.bytes+scratch+w.unmapped(scratch)-w.s.spares.resident())
 }
 
 // unmapped is memory of files that no file system shows, where the sandbox has a

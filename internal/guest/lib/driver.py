@@ -23,12 +23,16 @@ LIBRARIES = "/run/workbench/lib/python"
 PACKAGES = "/opt/workbench/packages"
 WORKSPACE = "/mnt/files"
 NO_BASE = "/nonexistent"  # see noUserSite in the guest
+IMPORT_VARIABLES = (b"HOME", b"XDG_", b"MPL", b"MATPLOTLIB", b"NUMPY", b"NPY", b"PANDAS", b"SCIPY", b"IPYTHON")  # libraries read them once
 
 
 def read_control():
-    """What to run: counted strings, see controlMessage in the guest."""
     with open(CONTROL, "rb", buffering=0) as f:
-        raw = f.readall()
+        return f.readall()
+
+
+def parse_control(raw):
+    """What to run: counted strings, see controlMessage in the guest."""
     at = 0
 
     def number():
@@ -90,6 +94,14 @@ class MultiprocessingSupport:
     path = None
 
     @classmethod
+    def begin(cls, path):
+        cls.path = path
+        if "multiprocessing.spawn" in sys.modules:
+            cls.adapt(sys.modules["multiprocessing.spawn"])
+        else:
+            sys.meta_path.insert(0, cls)
+
+    @classmethod
     def find_spec(cls, name, path=None, target=None):
         if name != "multiprocessing.spawn":
             return None
@@ -102,18 +114,22 @@ class MultiprocessingSupport:
 
         def exec_module(module):
             run(module)
-            prepare = module.get_preparation_data
-
-            def get_preparation_data(process_name):
-                data = prepare(process_name)
-                if "init_main_from_path" in data:
-                    data["init_main_from_path"] = cls.path
-                return data
-
-            module.get_preparation_data = get_preparation_data
+            cls.adapt(module)
 
         spec.loader.exec_module = exec_module
         return spec
+
+    @classmethod
+    def adapt(cls, module):
+        prepare = module.get_preparation_data
+
+        def get_preparation_data(process_name):
+            data = prepare(process_name)
+            if "init_main_from_path" in data:
+                data["init_main_from_path"] = cls.path
+            return data
+
+        module.get_preparation_data = get_preparation_data
 
 
 class LazyHelper:
@@ -289,15 +305,62 @@ def rehearse():
     at_exit(module, 0, rehearsal=True)
 
 
-def main():
+def shadowed(preloaded):
+    """Whether a file that the program would import has the name of a module
+    that is there already, or would settle how such a one is set up."""
+    import importlib.machinery
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    for place in (WORKSPACE, own_site()):
+        try:
+            names = os.listdir(place)
+        except OSError:
+            continue
+        for name in names:
+            stem = name.partition(".")[0]
+            if stem not in preloaded:
+                continue
+            if name.endswith(suffixes) or any(os.path.isfile(os.path.join(place, name, "__init__" + s)) for s in suffixes):
+                return True
+    if "matplotlib" in preloaded:
+        for path in (WORKSPACE + "/matplotlibrc", "~/.config/matplotlib/matplotlibrc", "~/.config/matplotlib/stylelib"):
+            if os.path.exists(os.path.expanduser(path)):
+                return True
+    return False
+
+
+def own_site():
+    """The user's own site directory, as site.py would have it."""
+    return os.path.expanduser("~/.local/lib/python%d.%d/site-packages" % sys.version_info[:2])
+
+
+def start_cold(raw):
+    """Becomes an interpreter that has loaded nothing, with the same program."""
+    fd = os.memfd_create("control", 0)
+    left = memoryview(raw)
+    while left:
+        left = left[os.write(fd, left):]
+    os.lseek(fd, 0, os.SEEK_SET)
+    if fd != CONTROL:
+        os.dup2(fd, CONTROL)
+        os.close(fd)
+    os.set_inheritable(REPORT, True)
+    os.execv(sys.executable, [sys.executable, __file__])
+
+
+def main(preloaded=()):
+    """Runs the program that comes. preloaded are the names of modules that are
+    there and that a program may mean something else by."""
     me = os.getpid()
     rehearse()
     os.write(REPORT, b"ready\n")
     for fd in (CONTROL, REPORT):
         os.set_inheritable(fd, False)
-    name, path, directory, args, env, source = read_control()
+    raw = read_control()
+    name, path, directory, args, env, source = parse_control(raw)
     for key, value in env:
         os.environb[key] = value
+    if preloaded and (any(key.startswith(IMPORT_VARIABLES) for key, _ in env) or shadowed(preloaded)):
+        start_cold(raw)
     builtins.print = print_at_once
     use_own_site()
     if directory != WORKSPACE:
@@ -316,8 +379,7 @@ def main():
     # As the interpreter would: a line cache that needs no file.
     text = source.decode("utf-8", "replace")
     linecache.cache[filename] = (len(source), None, text.splitlines(True), filename)
-    MultiprocessingSupport.path = path
-    sys.meta_path.insert(0, MultiprocessingSupport)
+    MultiprocessingSupport.begin(path)
 
     module = type(sys)("__main__")
     module.__dict__.update(__builtins__=builtins, __file__=filename, __annotations__={}, __cached__=None)
@@ -337,4 +399,5 @@ def main():
     os._exit(code)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -21,8 +21,9 @@ const guestDir = "/opt/workbench/bin"
 // guestCapabilities are what the supervisor inside needs in its own user
 // namespace: to end processes of the code's user, to become that user, to make
 // name spaces and mounts for groups, and to empty the bounding set before a
-// user byte runs.
-var guestCapabilities = []string{"CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_SYS_ADMIN"}
+// user byte runs; to have an interpreter forked into a group, it must enter a
+// mount name space, which takes the right to change the root as well.
+var guestCapabilities = []string{"CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT"}
 
 // buildSpec is the bundle's configuration of one sandbox.
 func (d *Driver) buildSpec(l *live) *specs.Spec {

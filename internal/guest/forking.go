@@ -1,0 +1,166 @@
+package guest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// zygoteCosts are what spares know of their zygote's memory.
+type zygoteCosts struct {
+	zygoteBytes int64 // of memory that it uses, and its forks with it; 0 without one
+	forkBytes   int64 // what a fork has as a process from the beginning
+	loading     bool  // it is not ready yet
+	refused     bool  // this image or runtime has none
+}
+
+// mayFork reports whether a zygote can be: its memory must be told from code's,
+// and a guest that is broken on purpose shows its stages instead.
+func (p *spares) mayFork() bool {
+	return len(weakened) == 0 && !p.refused && slices.Contains(p.b.languages, workbench.Python) && (p.s.watch.own || p.s.watch.code != nil)
+}
+
+// load starts the zygote if it is missing and nothing runs, and lets one that
+// was held up go on.
+func (p *spares) load() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.zygote != nil && p.loading {
+		p.zygote.signal(unix.SIGCONT)
+	}
+	if p.zygote != nil || p.zygoteBytes > 0 || p.active > 0 || p.givenUp || !p.mayFork() || !p.wants(workbench.Python) {
+		return
+	}
+	z, err := p.s.startZygote(p.b)
+	if err != nil {
+		fmt.Fprintln(p.s.log, "guest: zygote:", err)
+		p.refused = true
+		return
+	}
+	p.zygote, p.loading = z, true
+	go p.follow(z, p.s.watch.used(), p.s.runs.Load()) // ends with the zygote
+}
+
+// holdUp keeps a zygote that is still loading from taking a run's time.
+func (p *spares) holdUp() {
+	if p.zygote != nil && p.loading {
+		p.zygote.signal(unix.SIGSTOP)
+	}
+}
+
+// follow puts the zygote to use once it is ready, and notes when it is gone.
+func (p *spares) follow(z *zygote, before, runs int64) {
+	select {
+	case <-z.ready:
+	case <-time.After(zygoteLoads):
+		z.kill()
+	}
+	<-z.ready
+	p.mu.Lock()
+	p.loading = false
+	if z.usable() {
+		p.forkBytes = z.bytes
+		p.zygoteBytes = z.bytes + z.bytes/4 // its files' pages, more or less
+		if p.active == 0 && runs == p.s.runs.Load() {
+			p.zygoteBytes = max(z.bytes, p.s.watch.used()-before)
+		}
+		delete(p.cost, workbench.Python) // of one that has loaded everything itself
+		p.leave(workbench.Python)
+	} else if p.zygote == z {
+		p.refused = true // it could not begin
+	}
+	p.mu.Unlock()
+	p.renewIn(0)
+	<-z.ended
+	p.mu.Lock()
+	if p.zygote == z {
+		p.zygote = nil
+	}
+	p.zygoteBytes, p.forkBytes = 0, 0
+	delete(p.cost, workbench.Python)
+	p.mu.Unlock()
+}
+
+// giveZygoteUp ends it, unless a program is its fork: then most of its memory is
+// the program's too. The caller holds mu.
+func (p *spares) giveZygoteUp() {
+	if p.zygote != nil && p.forks == 0 {
+		p.zygote.kill()
+		p.zygote, p.loading = nil, false
+	}
+}
+
+// fork returns a Python forked into a group in which nothing of a user has run,
+// in place of the stage there, if there is one. It returns nil where there is no
+// zygote.
+func (p *spares) fork(g *group, stage *process, admitted bool) *process {
+	p.mu.Lock()
+	z := p.zygote
+	p.mu.Unlock()
+	if z == nil || !z.usable() {
+		return nil
+	}
+	pr, err := z.start(g, admitted)
+	if err != nil {
+		fmt.Fprintln(p.s.log, "guest: zygote:", err)
+		return nil
+	}
+	if stage != nil {
+		gone := make(chan struct{})
+		stage.onExit(func(groupEvent) { close(gone) })
+		stage.closeAll() // without its specification it ends
+		<-gone
+	}
+	return pr
+}
+
+// fork is the exec's process from the zygote, nil if it is to start otherwise.
+func (e *execution) fork(cmd *command, stage *process) *process {
+	if cmd.control == nil || e.r.Language != workbench.Python || e.special() || stage == nil && !e.fresh {
+		return nil
+	}
+	p := e.s.spares.fork(e.group, stage, true)
+	if p != nil {
+		e.forked = true
+		e.s.spares.forkBegun(true)
+	}
+	return p
+}
+
+// forkBegun notes that a fork is about to run a program.
+func (p *spares) forkBegun(forked bool) {
+	if forked {
+		p.mu.Lock()
+		p.forks++
+		p.mu.Unlock()
+	}
+}
+
+// forkEnded notes that its program is over.
+func (p *spares) forkEnded() {
+	p.mu.Lock()
+	p.forks--
+	p.mu.Unlock()
+}
+
+// resident is what spares, and what programs have of the zygote, add to the sum
+// of user code's processes.
+func (p *spares) resident() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sum := int64(0)
+	for _, sp := range p.kept {
+		sum += sp.bytes
+	}
+	for sp := range p.leaving {
+		sum += sp.bytes
+	}
+	if p.zygote != nil {
+		sum += int64(p.zygote.forks()) * p.forkBytes
+	}
+	return sum
+}
