@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,9 +18,10 @@ import (
 
 // group is one group as the supervisor sees it.
 type group struct {
-	name string
-	pid  int // of its first process
-	conn packetConn
+	name   string
+	pid    int // of its first process
+	conn   packetConn
+	spaces []int // descriptors of its PID, mount and IPC namespaces; set once it is ready
 
 	mu      sync.Mutex
 	seq     int64
@@ -90,16 +92,17 @@ func (g *group) follow() {
 	for {
 		var e groupEvent
 		fds, err := g.conn.receive(&e)
+		if first && err == nil {
+			first = false
+			g.spaces = fds
+			g.ready <- e
+			continue
+		}
 		for _, fd := range fds {
 			_ = unix.Close(fd)
 		}
 		if err != nil {
 			break
-		}
-		if first {
-			first = false
-			g.ready <- e
-			continue
 		}
 		g.mu.Lock()
 		switch {
@@ -125,6 +128,10 @@ func (g *group) follow() {
 	<-g.ended
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	for _, fd := range g.spaces {
+		_ = unix.Close(fd)
+	}
+	g.spaces = nil
 	for _, c := range g.waiting {
 		c <- groupEvent{Error: "the group has ended"}
 	}
@@ -159,6 +166,16 @@ func (g *group) ask(c groupCommand, fds ...int) (groupEvent, error) {
 	case <-time.After(groupAnswer):
 		return groupEvent{}, fmt.Errorf("%s: no answer", c.Op)
 	}
+}
+
+// enterable lends the descriptors of its namespaces to f, unless it has ended.
+func (g *group) enterable(f func(spaces []int) error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.spaces) == 0 {
+		return errors.New("the group has ended")
+	}
+	return f(g.spaces)
 }
 
 // spawn starts a stage with the descriptors and returns its process in the

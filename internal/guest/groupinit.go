@@ -49,8 +49,16 @@ func runInit() error {
 		return err
 	}
 	g.procs = newReaper()
-	if err := g.conn.send(groupEvent{Ready: true}); err != nil {
+	spaces, err := ownSpaces()
+	if err != nil {
+		_ = g.conn.send(groupEvent{Error: err.Error()})
 		return err
+	}
+	if err := g.conn.send(groupEvent{Ready: true}, spaces...); err != nil {
+		return err
+	}
+	for _, fd := range spaces {
+		_ = unix.Close(fd)
 	}
 	for {
 		var c groupCommand
@@ -65,6 +73,19 @@ func runInit() error {
 		e.Seq = c.Seq
 		g.reply(e)
 	}
+}
+
+// ownSpaces opens this process's PID, mount and IPC namespaces.
+func ownSpaces() ([]int, error) {
+	var fds []int
+	for _, name := range []string{"pid", "mnt", "ipc"} {
+		fd, err := unix.Open("/proc/self/ns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open the %s namespace: %w", name, err)
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
 }
 
 func (g *groupInit) reply(e groupEvent) {

@@ -321,11 +321,6 @@ func (z *zygote) start(g *group, admitted bool) (*process, error) {
 
 // fork asks and waits for the answer.
 func (z *zygote) fork(p *process, its []int) error {
-	first, err := unix.PidfdOpen(p.group.pid, 0)
-	if err != nil {
-		return os.NewSyscallError("pidfd_open", err)
-	}
-	defer unix.Close(first)
 	w := &birth{process: p, failed: make(chan error, 1)}
 	z.mu.Lock()
 	if z.gone || !z.works {
@@ -337,11 +332,15 @@ func (z *zygote) fork(p *process, its []int) error {
 	z.waiting[number] = w
 	z.mu.Unlock()
 	request := binary.BigEndian.AppendUint64(nil, number)
-	if err := unix.Sendmsg(z.conn.fd, request, unix.UnixRights(append([]int{first}, its...)...), nil, unix.MSG_NOSIGNAL); err != nil {
+	err := p.group.enterable(func(spaces []int) error {
+		rights := unix.UnixRights(append(slices.Clone(spaces), its...)...)
+		return os.NewSyscallError("sendmsg", unix.Sendmsg(z.conn.fd, request, rights, nil, unix.MSG_NOSIGNAL))
+	})
+	if err != nil {
 		z.mu.Lock()
 		delete(z.waiting, number)
 		z.mu.Unlock()
-		return os.NewSyscallError("sendmsg", err)
+		return err
 	}
 	select {
 	case err := <-w.failed:

@@ -6,7 +6,7 @@ at. A fork enters a group's namespaces, gives up every right for good and takes
 limits and filter as a stage does; then it is what driver.py is when it starts.
 
 Descriptors: 3 is the guest's socket, 4 the settings. A request is a number with
-descriptors: a pidfd of the group's first process, stdin, stdout, stderr,
+descriptors: the group's PID, mount and IPC namespaces, stdin, stdout, stderr,
 control, report. An answer is four numbers, see zygote.go.
 """
 
@@ -143,13 +143,13 @@ class Rights:
 
 
 class Zygote:
-    def __init__(self, rights):
+    def __init__(self, rights, own):
         import _socket
         import select
         self.rights = rights
         self.CMSG = _socket.CMSG_SPACE(16 * 4)
         self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, SOCKET)
-        self.own = os.pidfd_open(os.getpid())
+        self.own = own
         self.poll = select.poll()
         self.poll.register(SOCKET, select.POLLIN)
         self.children = {}  # pidfd: pid
@@ -196,15 +196,15 @@ class Zygote:
 
     size = 0  # KiB that a fork has from the beginning
 
-    def fork(self, group, *fds):
-        os.setns(group, NEW_PID)
+    def fork(self, pids, mounts, ipc, *fds):
+        os.setns(pids, NEW_PID)
         try:
             pid = os.fork()
         except OSError:
             os.setns(self.own, NEW_PID)
             raise
         if pid == 0:
-            self.enter(group, fds)
+            self.enter(mounts, ipc, fds)
             return 0
         os.setns(self.own, NEW_PID)
         fd = os.pidfd_open(pid)
@@ -212,12 +212,13 @@ class Zygote:
         self.poll.register(fd, 1)  # POLLIN: it has ended
         return pid
 
-    def enter(self, group, fds):
+    def enter(self, mounts, ipc, fds):
         """Makes the fork a process of its group. It must not go on if anything
         fails."""
         try:
             os.setsid()
-            os.setns(group, NEW_NS | NEW_IPC)
+            os.setns(mounts, NEW_NS)
+            os.setns(ipc, NEW_IPC)
             high = [os.dup2(fd, 64 + i, False) for i, fd in enumerate(fds)]
             for fd, place in zip(high, (0, 1, 2, CONTROL, REPORT), strict=True):
                 os.dup2(fd, place)
@@ -281,11 +282,12 @@ def main():
     import gc
     settings = Settings()
     rights = Rights(settings)
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     rights.bound()
     driver = load_driver()
     preload(settings.modules)
     driver.rehearse()
-    zygote = Zygote(rights)
+    zygote = Zygote(rights, own)
     names = preloaded()
     sys.orig_argv[1:] = [driver.__file__]
     import resource
