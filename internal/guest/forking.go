@@ -64,9 +64,12 @@ func (p *spares) follow(z *zygote, before, runs int64) {
 	p.loading = false
 	if z.usable() {
 		p.forkBytes = z.bytes
-		p.zygoteBytes = z.bytes + z.bytes/4 // its files' pages, more or less
+		p.zygoteBytes = z.bytes
+		if p.s.watch.own { // where a process's number has its files' pages as well
+			p.zygoteBytes = z.bytes / 2
+		}
 		if p.active == 0 && runs == p.s.runs.Load() {
-			p.zygoteBytes = max(z.bytes, p.s.watch.used()-before)
+			p.zygoteBytes = max(0, p.s.watch.used()-before)
 		}
 		fmt.Fprintf(p.s.log, "DBG zygote bytes %d KiB, used %d KiB (clean %v)\n", z.bytes>>10, (p.s.watch.used()-before)>>10, p.active == 0 && runs == p.s.runs.Load())
 		delete(p.cost, workbench.Python) // of one that has loaded everything itself

@@ -65,7 +65,7 @@ const (
 
 // startZygote starts one for the binding. It is ready later, or ends.
 func (s *supervisor) startZygote(b *binding) (*zygote, error) {
-	settings, err := zygoteSettings(b)
+	settings, err := zygoteSettings(b, s.watch.own)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func withoutRepeats(env []string) []string {
 
 // zygoteSettings is what it reads when it starts: counted strings, as a driver's
 // control message.
-func zygoteSettings(b *binding) ([]byte, error) {
+func zygoteSettings(b *binding, own bool) ([]byte, error) {
 	code, err := filter()
 	if err != nil {
 		return nil, err
@@ -164,7 +164,11 @@ func zygoteSettings(b *binding) ([]byte, error) {
 		num(len(s))
 		raw = append(raw, s...)
 	}
-	for _, n := range []int{b.limits.OpenFiles, b.nproc, unix.SYS_SECCOMP, userID, groupID} {
+	copiesMuch := 0 // see share_pages
+	if own {
+		copiesMuch = 1
+	}
+	for _, n := range []int{b.limits.OpenFiles, b.nproc, unix.SYS_SECCOMP, userID, groupID, copiesMuch} {
 		num(n)
 	}
 	var rules bytes.Buffer
@@ -177,9 +181,9 @@ func zygoteSettings(b *binding) ([]byte, error) {
 	for _, m := range modules {
 		str([]byte(m))
 	}
-	own := map[string]string{"HOME": b.env["HOME"], "TMPDIR": b.env["TMPDIR"]}
-	num(len(own))
-	for k, v := range own {
+	env := map[string]string{"HOME": b.env["HOME"], "TMPDIR": b.env["TMPDIR"]}
+	num(len(env))
+	for k, v := range env {
 		str([]byte(k))
 		str([]byte(v))
 	}
