@@ -71,7 +71,6 @@ func (p *spares) follow(z *zygote, before, runs int64) {
 		if p.active == 0 && runs == p.s.runs.Load() {
 			p.zygoteBytes = max(0, p.s.watch.used()-before)
 		}
-		fmt.Fprintf(p.s.log, "DBG zygote bytes %d KiB, used %d KiB (clean %v)\n", z.bytes>>10, (p.s.watch.used()-before)>>10, p.active == 0 && runs == p.s.runs.Load())
 		delete(p.cost, workbench.Python) // of one that has loaded everything itself
 		p.leave(workbench.Python)
 	} else if p.zygote == z {

@@ -291,7 +291,6 @@ func (p *spares) start(lang workbench.Language) error {
 	p.mu.Unlock()
 
 	before, runs := p.s.watch.used(), p.s.runs.Load()
-	t0 := time.Now()
 	err := sp.start(p, stage)
 	if err != nil {
 		p.mu.Lock()
@@ -311,7 +310,6 @@ func (p *spares) start(lang workbench.Language) error {
 			cost += stage.bytes
 		}
 		p.cost[lang], sp.bytes, sp.known = cost, cost, true
-		fmt.Fprintf(p.s.log, "DBG spare %q cost %d KiB forked %v took %v\n", lang, cost>>10, sp.forked, time.Since(t0))
 		p.mu.Unlock()
 	}
 	return nil
