@@ -15,6 +15,7 @@ type zygoteCosts struct {
 	zygoteBytes int64 // of memory that it uses, and its forks with it; 0 without one
 	forkBytes   int64 // what a fork has as a process from the beginning
 	loading     bool  // it is not ready yet
+	following   bool  // one is not gone yet
 	refused     bool  // this image or runtime has none
 }
 
@@ -32,7 +33,7 @@ func (p *spares) load() {
 	if p.zygote != nil && p.loading {
 		p.zygote.signal(unix.SIGCONT)
 	}
-	if p.zygote != nil || p.zygoteBytes > 0 || p.active > 0 || p.givenUp || !p.mayFork() || !p.wants(workbench.Python) {
+	if p.following || p.active > 0 || p.givenUp || p.settled || !p.mayFork() || !p.wants(workbench.Python) {
 		return
 	}
 	z, err := p.s.startZygote(p.b)
@@ -41,7 +42,7 @@ func (p *spares) load() {
 		p.refused = true
 		return
 	}
-	p.zygote, p.loading = z, true
+	p.zygote, p.loading, p.following = z, true, true
 	go p.follow(z, p.s.watch.used(), p.s.runs.Load()) // ends with the zygote
 }
 
@@ -81,9 +82,9 @@ func (p *spares) follow(z *zygote, before, runs int64) {
 	<-z.ended
 	p.mu.Lock()
 	if p.zygote == z {
-		p.zygote = nil
+		p.zygote, p.loading = nil, false
 	}
-	p.zygoteBytes, p.forkBytes = 0, 0
+	p.zygoteBytes, p.forkBytes, p.following = 0, 0, false
 	delete(p.cost, workbench.Python)
 	p.mu.Unlock()
 }

@@ -54,13 +54,14 @@ func (p *spares) settle(ctx context.Context) error {
 	for lang := range p.kept {
 		p.leave(lang)
 	}
+	p.giveZygoteUp()
 	p.mu.Unlock()
 	p.renewing.Unlock()
 	for {
 		p.mu.Lock()
-		left := len(p.leaving)
+		left := len(p.leaving) > 0 || p.zygote == nil && p.following
 		p.mu.Unlock()
-		if left == 0 {
+		if !left {
 			return nil
 		}
 		select {
