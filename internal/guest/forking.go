@@ -19,6 +19,9 @@ type zygoteCosts struct {
 	refused     bool  // this image or runtime has none
 }
 
+// usualFork is the memory of a fork that waits, while none was measured.
+const usualFork = 3 << 20
+
 // mayFork reports whether a zygote can be: its memory must be told from code's,
 // and a guest that is broken on purpose shows its stages instead.
 func (p *spares) mayFork() bool {

@@ -234,6 +234,9 @@ func (p *spares) bytes() (sum int64, known bool) {
 	for sp := range p.leaving {
 		add(sp)
 	}
+	if p.loading || p.zygote == nil && p.following {
+		known = false // of a zygote that is growing or going
+	}
 	return sum + p.zygoteBytes, known
 }
 
@@ -302,6 +305,13 @@ func (p *spares) start(lang workbench.Language) error {
 	}
 	if lang != "" {
 		sp.process.awaitReady(spareReady)
+	}
+	if sp.forked {
+		p.mu.Lock()
+		if !sp.known {
+			sp.bytes, sp.known = usualFork, true
+		}
+		p.mu.Unlock()
 	}
 	if runs == p.s.runs.Load() && running == 0 { // nothing else used memory meanwhile
 		cost := max(0, p.s.watch.used()-before)

@@ -97,7 +97,7 @@ var table = []row{
 	{id: "H111", name: "environment secrets", check: checkCanary},
 	{id: "H112", name: "mounted secrets", check: probeIn(mainSession, "H112")},
 	{id: "H113", name: "cloned state", check: checkClonedState},
-	{id: "H114", name: "same layout", untried: true, check: elsewhere("a documented residual of forked interpreters; each interpreter is executed, none is forked yet")},
+	{id: "H114", name: "same layout", untried: true, check: elsewhere("a documented residual: the Pythons of one sandbox are forks, those of two sandboxes are not")},
 	{id: "H116", name: "terminal escapes", untried: true, check: elsewhere("a promise of the command line: tests of package terminal")},
 	{id: "H117", name: "language tricks", check: probeIn(mainSession, "H117")},
 	{id: "H118", name: "Node tricks", check: checkNode},
