@@ -149,6 +149,14 @@ func (g *Group) SetMemory(bytes int64) error {
 	return apply(dir, files)
 }
 
+// SetCPUs changes the group's bound on CPU time per wall time.
+func (g *Group) SetCPUs(cpus float64) error {
+	if g.h.mode == ModeV2 {
+		return write(filepath.Join(g.dir("cpu"), "cpu.max"), fmt.Sprintf("%d %d", quota(cpus), period))
+	}
+	return write(filepath.Join(g.dir("cpu"), "cpu.cfs_quota_us"), strconv.FormatInt(quota(cpus), 10))
+}
+
 // setting is one control file's value. One that is not required may be absent.
 type setting struct {
 	file, value string

@@ -129,8 +129,7 @@ func (d *Driver) Restore(ctx context.Context, class sandbox.Class, dir string) (
 	}
 	from, err := readImage(dir)
 	if err != nil {
-		return nil, workbench.E(workbench.CodeCorrupt, "the checkpoint is damaged").
-			WithHint("the session's files are in its last commit").Caused(err)
+		return nil, damagedImage(err)
 	}
 	switch {
 	case from.Class != classOf(class):
@@ -138,7 +137,23 @@ func (d *Driver) Restore(ctx context.Context, class sandbox.Class, dir string) (
 	case from.Runtime != d.runtimeVersion(ctx):
 		return nil, notLike("made by another version of gVisor")
 	}
-	return d.launch(ctx, class, from)
+	// The sums are checked beside the start: a sandbox made of damage is a sandbox
+	// still, and ended.
+	checked := make(chan error, 1)
+	go func() { checked <- from.check() }()
+	box, err := d.launch(ctx, class, from)
+	if damage := <-checked; damage != nil {
+		if err == nil {
+			err = box.Kill(context.WithoutCancel(ctx))
+		}
+		return nil, damagedImage(errors.Join(damage, err))
+	}
+	return box, err
+}
+
+func damagedImage(cause error) error {
+	return workbench.E(workbench.CodeCorrupt, "the checkpoint is damaged").
+		WithHint("the session's files are in its last commit").Caused(cause)
 }
 
 // notLike refuses a checkpoint that is whole and cannot be used here.
@@ -243,7 +258,7 @@ func describe(dir string, i image) error {
 	return os.WriteFile(filepath.Join(dir, imageFile), raw, 0o600)
 }
 
-// readImage reads and checks a checkpoint. A file that is not a checkpoint's is
+// readImage reads what a checkpoint is, and checks all but its sums. A file that is not a checkpoint's is
 // refused: some names make the runtime fetch it from elsewhere.
 func readImage(dir string) (*image, error) {
 	if !filepath.IsAbs(dir) {
@@ -278,15 +293,29 @@ func readImage(dir string) (*image, error) {
 		return nil, fmt.Errorf("version %d with %d files", i.Version, len(i.Files))
 	}
 	for n, name := range imageFiles {
-		have, err := sumOf(filepath.Join(dir, name))
+		info, err := os.Lstat(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err
 		}
-		if have != i.Files[n] {
-			return nil, fmt.Errorf("%s: %+v, was %+v", name, have, i.Files[n])
+		if i.Files[n].Name != name || i.Files[n].Size != info.Size() {
+			return nil, fmt.Errorf("%s has %d bytes, was %+v", name, info.Size(), i.Files[n])
 		}
 	}
 	return i, nil
+}
+
+// check compares the files with their sums.
+func (i *image) check() error {
+	for n, name := range imageFiles {
+		have, err := sumOf(filepath.Join(i.dir, name))
+		if err != nil {
+			return err
+		}
+		if have != i.Files[n] {
+			return fmt.Errorf("%s: %+v, was %+v", name, have, i.Files[n])
+		}
+	}
+	return nil
 }
 
 // likeness names all that a sandbox is made of but its id, its range of host ids

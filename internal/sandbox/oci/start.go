@@ -113,6 +113,13 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 		return err
 	}
 	defer outside.close()
+	if l.from != nil {
+		// gVisor loads with several threads. With a share of one CPU it would stand
+		// still for half of every period, and somebody waits for it.
+		if err := group.SetCPUs(max(l.class.CPUs, restoreCPUs)); err != nil {
+			return fmt.Errorf("lend processors: %w", err)
+		}
+	}
 	err = invocation{
 		binary: d.o.Binary, args: d.o.Weaken.args(d.startArgs(at, l.from)), dir: at.dir,
 		stdin: outside.stdin, stdout: outside.stdout, stderr: outside.stderr, passed: passed(code),
@@ -124,9 +131,17 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 	if err := l.findInit(at); err != nil {
 		return d.explain(l, at, fmt.Errorf("the runtime reported success: %w", err))
 	}
+	if l.from != nil {
+		if err := group.SetCPUs(l.class.CPUs); err != nil {
+			return fmt.Errorf("take processors back: %w", err)
+		}
+	}
 	l.watch()
 	return nil
 }
+
+// restoreCPUs is what a sandbox may use while it is restored.
+const restoreCPUs = 4
 
 // startArgs is the runtime's command line: make, start and leave.
 func (d *Driver) startArgs(at layout, from *image) []string {

@@ -320,7 +320,7 @@ func (s Suite) heldAgain(t *testing.T, d sandbox.Driver) {
 	}
 	for name, test := range map[string]func(t *testing.T, box *Session){
 		"memory of one process": oneEater, "processes": processes, "workspace bytes": workspaceBytes,
-		"scratch": scratch, "descriptors": descriptors,
+		"scratch": scratch, "descriptors": descriptors, "a CPU hog on 16 threads gets one CPU": hog,
 	} {
 		t.Run(name, func(t *testing.T) {
 			test(t, back)
