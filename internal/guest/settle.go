@@ -28,6 +28,7 @@ func (s *supervisor) Wake(context.Context) error {
 	for _, e := range s.running() {
 		e.limit.release()
 	}
+	s.tree.changes.giveUp() // what was seen before may not be all: the next scan looks everywhere
 	s.spares.wake()
 	return nil
 }

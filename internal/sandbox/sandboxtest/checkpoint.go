@@ -2,7 +2,9 @@ package sandboxtest
 
 import (
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ func (s Suite) checkpoint(t *testing.T) {
 		return
 	}
 	t.Run("variables, files and sockets survive", func(t *testing.T) { s.survives(t, d) })
+	t.Run("a scan knows what it knew", func(t *testing.T) { s.scansOn(t, d) })
 	t.Run("time that passed meanwhile is no program's", func(t *testing.T) { s.timeStands(t, d) })
 	t.Run("limits, numbers and kill work again", func(t *testing.T) { s.heldAgain(t, d) })
 	t.Run("while code is busy", func(t *testing.T) { s.busyCode(t, d) })
@@ -264,6 +267,39 @@ print(h.hexdigest())`
 	}
 	mustSay(t, h, "ready\nsaid after\n")
 	back.MustStillWork(t)
+}
+
+// changedFiles is what a scan said, as "change path".
+type changedFiles []string
+
+func (c *changedFiles) Entry(e guestwire.Entry, content io.Reader) error {
+	*c = append(*c, string(e.Change)+" "+string(e.Path))
+	if content == nil {
+		return nil
+	}
+	_, err := io.Copy(io.Discard, content)
+	return err
+}
+
+// scansOn: a scan after the return begins where the last one before it ended.
+func (s Suite) scansOn(t *testing.T, d sandbox.Driver) {
+	box := MustBind(t, d, Standard(s.Image))
+	box.MustLive(t, "ctx", "import mmap\nf = open('/mnt/files/mapped', 'w+b'); f.write(bytes(8192)); f.flush(); m = mmap.mmap(f.fileno(), 8192)\n", 0)
+	box.MustPrint(t, "for n in ('same', 'changed', 'gone'): open('/mnt/files/' + n, 'w').write(n)")
+	var first, second changedFiles
+	base, err := box.Client.Scan(t.Context(), guestwire.ScanRequest{}, &first)
+	if err != nil || len(first) != 4 {
+		t.Fatalf("the first scan said %q, %v", first, err)
+	}
+	back := box.MustSuspend(t, d)
+	back.MustPrint(t, "import os; open('/mnt/files/changed', 'a').write('!'); open('/mnt/files/new', 'w').write('n'); os.remove('/mnt/files/gone')")
+	back.MustAsk(t, "ctx", "m.__setitem__(slice(0, 4), b'memo')")
+	result, err := back.Client.Scan(t.Context(), guestwire.ScanRequest{Base: base.Token}, &second)
+	slices.Sort(second)
+	want := changedFiles{"added new", "modified changed", "modified mapped", "removed gone"}
+	if err != nil || result.Complete || !slices.Equal(second, want) {
+		t.Errorf("the next scan said %q (complete: %v), %v; want %q", second, result.Complete, err, want)
+	}
 }
 
 // mustSay waits until a program has written exactly that.
