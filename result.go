@@ -38,6 +38,13 @@ func ResultTypes() []ResultType {
 	return []ResultType{ResultStructured, ResultValue, ResultDisplay, ResultError, ResultClear}
 }
 
+// Text is a form of a text type that is in Data; ok is false where there is
+// none.
+func (r Result) Text(mimeType string) (text string, ok bool) {
+	raw, has := r.Data[mimeType]
+	return text, has && TextMIME(mimeType) && json.Unmarshal(raw, &text) == nil
+}
+
 // ResultContent describes one form of a result as a download.
 type ResultContent struct {
 	Name     string

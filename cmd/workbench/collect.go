@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -67,7 +69,7 @@ func (a *app) collect(ctx context.Context, client *client, r workbench.Receipt, 
 		return all, nil
 	}
 	c := collector{ctx: ctx, client: client, dir: dir, taken: map[string]bool{}}
-	err := errors.Join(c.artifacts(r.Artifacts), c.changes(r))
+	err := errors.Join(c.artifacts(r.Artifacts), c.images(r), c.changes(r))
 	if c.links > maxLinksShown {
 		c.saved = append(c.saved, savedFile{origin: "…", path: "further links", bytes: -1, why: fmt.Sprintf("%d in all", c.links)})
 	}
@@ -98,6 +100,31 @@ func (c *collector) artifacts(all []workbench.Artifact) error {
 	}
 	return nil
 }
+
+// images writes the images that the run showed; those that are retained files
+// are there already.
+func (c *collector) images(r workbench.Receipt) error {
+	for _, shown := range r.Results {
+		for _, t := range slices.Sorted(maps.Keys(shown.Data)) {
+			ending, ok := imageEndings[t]
+			if !ok {
+				continue
+			}
+			name := fmt.Sprintf("results/%s.%d%s", r.ID, shown.Index, ending)
+			err := c.write(savedFile{path: name, bytes: -1, origin: "result"}, func(w io.Writer) error {
+				_, err := c.client.DownloadResult(c.ctx, r.ID, shown.Index, t, w)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// imageEndings are the images that are written, with how their names end.
+var imageEndings = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/svg+xml": ".svg", "image/gif": ".gif", "image/webp": ".webp"}
 
 func (c *collector) changes(r workbench.Receipt) error {
 	if r.Files.Total == 0 {

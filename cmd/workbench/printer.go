@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"strings"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/terminal"
@@ -53,6 +54,11 @@ func (p *printer) events(all iter.Seq2[sdk.Event, error]) error {
 				return err
 			}
 		}
+		if e.Result != nil {
+			if err := p.result(*e.Result); err != nil {
+				return err
+			}
+		}
 		for _, c := range e.Tail {
 			if err := p.chunk(c); err != nil {
 				return err
@@ -60,6 +66,17 @@ func (p *printer) events(all iter.Seq2[sdk.Event, error]) error {
 		}
 	}
 	return nil
+}
+
+// result prints what a run showed, where it is text.
+func (p *printer) result(r workbench.Result) error {
+	text, ok := shownText(r)
+	w := p.to[workbench.Stdout]
+	if !ok || w == nil || p.gone[workbench.Stdout] {
+		return nil
+	}
+	_, err := io.WriteString(w, strings.TrimSuffix(text, "\n")+"\n")
+	return p.wrote(workbench.Stdout, err)
 }
 
 // chunk prints a piece of a stream. Pieces must follow each other exactly: a

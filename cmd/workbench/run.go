@@ -32,6 +32,8 @@ type runFlags struct {
 	stdin    string
 	keep     []string
 	session  string
+	context  string
+	onLost   string
 	quiet    bool
 }
 
@@ -66,6 +68,8 @@ func (a *app) runCommand() *cobra.Command {
 	fl.StringVar(&f.stdin, "stdin", "", "file for the program's standard input, - for this process's")
 	fl.StringArrayVar(&f.keep, "keep", nil, "glob of files to retain after the run, such as '*.csv'; may be repeated")
 	fl.StringVar(&f.session, "session", "", "session to run in; it stays open")
+	fl.StringVar(&f.context, "context", "", "context of that session to run in, as a cell: variables stay for the next one; default is one that needs no creating")
+	fl.StringVar(&f.onLost, "on-lost", "", "with --context: what to do when its variables are gone and nobody was told, fail or restart; default fail")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no summary")
 	l.flags(fl, localData())
 	return c
@@ -90,7 +94,7 @@ func (f runFlags) languageOf(file string) (workbench.Language, error) {
 
 // submission reads everything the run is made of, before anything is started.
 func (a *app) submission(f runFlags, file string, args []string) (sdk.CreateRun, error) {
-	r := sdk.CreateRun{Args: args, Keep: f.keep, IdempotencyKey: "cli-" + rand.Text()}
+	r := sdk.CreateRun{Args: args, Keep: f.keep, IdempotencyKey: "cli-" + rand.Text(), ContextID: f.context, OnLostContext: workbench.LostContextPolicy(f.onLost)}
 	if file == "-" && f.stdin == "-" {
 		return r, workbench.E(workbench.CodeInvalidRequest, "the program and its input cannot both come from standard input")
 	}
@@ -117,22 +121,31 @@ func (a *app) submission(f runFlags, file string, args []string) (sdk.CreateRun,
 		ms := f.timeout.Milliseconds()
 		r.TimeoutMs = &ms
 	}
-	r.Env = map[string]string{}
-	for _, pair := range f.env {
+	if r.Env, err = environment(f.env); err != nil {
+		return r, err
+	}
+	return r, fits(r)
+}
+
+// environment reads what --env says: NAME=VALUE, or the NAME of a variable of
+// this process.
+func environment(given []string) (map[string]string, error) {
+	env := map[string]string{}
+	for _, pair := range given {
 		name, value, given := strings.Cut(pair, "=")
 		if !given {
 			value, given = os.LookupEnv(name)
 		}
 		switch {
 		case name == "":
-			return r, workbench.E(workbench.CodeInvalidRequest, "--env takes NAME=VALUE, or the NAME of a variable that is set").WithField("env")
+			return nil, workbench.E(workbench.CodeInvalidRequest, "--env takes NAME=VALUE, or the NAME of a variable that is set").WithField("env")
 		case !given:
-			return r, workbench.E(workbench.CodeInvalidRequest, "--env %s: no variable of that name is set", name).WithField("env").
+			return nil, workbench.E(workbench.CodeInvalidRequest, "--env %s: no variable of that name is set", name).WithField("env").
 				WithHint("set and export it, or give its value: --env %s=VALUE", name)
 		}
-		r.Env[name] = value
+		env[name] = value
 	}
-	return r, fits(r)
+	return env, nil
 }
 
 // fits refuses a submission that is larger than a server takes once it is
@@ -184,6 +197,10 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	if f.session != "" && (f.size != "" || f.image != "") {
 		return workbench.E(workbench.CodeInvalidRequest, "--size and --image belong to a new session, and --session names one that is there").
 			WithHint("leave --session out, or them")
+	}
+	if f.session == "" && f.context != "" {
+		return workbench.E(workbench.CodeInvalidRequest, "--context names a context of a session, and --session names none").WithField("sessionId").
+			WithHint("workbench session create makes a session: name it with --session")
 	}
 	submission, err := a.submission(f, file, args)
 	if err != nil {

@@ -68,7 +68,7 @@ func (a *app) runsShow(l *local) *cobra.Command {
 
 func (a *app) showRun(r workbench.Receipt) error {
 	err := a.fields("run", r.ID, "session", r.SessionID, "status", string(r.Status), "reason", string(r.Reason), "message", r.Message,
-		"language", string(r.Language), "exit code", exitCode(r.Run), "signal", r.Signal, "took", took(r.Run), "queued for", millis(r.QueuedMs),
+		"language", string(r.Language), "context", r.ContextID, "exit code", exitCode(r.Run), "signal", r.Signal, "took", took(r.Run), "queued for", millis(r.QueuedMs),
 		"stdout", a.bytes(r.Outputs.Stdout.TotalBytes), "stderr", a.bytes(r.Outputs.Stderr.TotalBytes),
 		"driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),
 		"created", a.when(r.CreatedAt), "started", a.whenever(r.StartedAt), "finished", a.whenever(r.FinishedAt))
@@ -145,6 +145,13 @@ func (a *app) event(e sdk.Event) error {
 		return err
 	}
 	what := string(e.Meta)
+	if e.Result != nil {
+		raw, err := json.Marshal(e.Result)
+		if err != nil {
+			return err
+		}
+		what = string(raw)
+	}
 	if e.Kind == workbench.LogOutput {
 		what = fmt.Sprintf("%s@%d %s", e.Stream, e.Offset, e.Text)
 	}

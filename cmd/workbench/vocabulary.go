@@ -18,8 +18,9 @@ import (
 var vocabularies = map[string]map[string]string{
 	"workbench run": {
 		"timeoutMs": "--timeout", "ttlMs": "--timeout", "size": "--size", "image": "--image", "language": "--language", "code": "the program", "stdin": "--stdin",
-		"env": "--env", "args": "ARGUMENTS", "keep": "--keep", "artifactIds": "--file", "sessionId": "--session", "file": "--file", "name": "--file", "path": "--file", "out": "--out",
+		"env": "--env", "args": "ARGUMENTS", "keep": "--keep", "artifactIds": "--file", "sessionId": "--session", "contextId": "--context", "onLostContext": "--on-lost", "file": "--file", "name": "--file", "path": "--file", "out": "--out",
 	},
+	"workbench contexts create": {"id": "--id", "language": "--language", "env": "--env", "cwd": "--cwd"},
 	"workbench session create": {
 		"kind": "--kind", "agent": "--agent", "labels": "--label", "limits": "--set-limit", "size": "--size", "image": "--image", "ttlMs": "--ttl",
 	},
@@ -48,6 +49,10 @@ var anywhere = map[string]string{
 var advice = []struct{ said, means string }{
 	{"GET /v1/workbench/runtime-tiers", "workbench sizes"},
 	{"POST /v1/workbench/keys", "workbench key create"},
+	{"create it with POST …/sessions/{id}/contexts", "create it with workbench contexts create"},
+	{"send the cell to a context of its language: POST …/contexts makes one", "name a context of its language: workbench contexts create makes one"},
+	{"and so does a cell with \"onLostContext\": \"restart\"", "and so does --on-lost restart"},
+	{"POST …/contexts/", "workbench contexts restart SESSION "}, {"/restart begins it anew", " begins it anew"},
 	{"repeat with ?force=true", "repeat with --force"},
 	{`{"id": …, "path": …}`, "FLAG=PATH"},
 	{"restart with cancelActive: true", "use workbench session restart --cancel-active"},

@@ -98,10 +98,10 @@ func TestVocabulariesNameFlags(t *testing.T) {
 			}
 		}
 	}
-	notOffered := []string{"tools", "connections", "sandboxSize", "outputBytes", "idempotencyKey", "contextId", "background", "afterExecution", "reusableRun"}
+	notOffered := []string{"tools", "connections", "sandboxSize", "outputBytes", "idempotencyKey", "background", "afterExecution", "reusableRun"}
 	for path, body := range map[string]any{
 		"workbench run": api.SubmitRunRequest{}, "workbench session create": api.CreateSessionRequest{}, "workbench session configure": api.ConfigureRequest{},
-		"workbench session restart": api.RestartRequest{}, "workbench key create": api.CreateKeyRequest{},
+		"workbench session restart": api.RestartRequest{}, "workbench contexts create": api.CreateContextRequest{}, "workbench key create": api.CreateKeyRequest{},
 	} {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(body)) {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")

@@ -28,6 +28,7 @@ type Event struct {
 	Length int64             `json:"length,omitempty"` // in raw bytes; may be 0
 	Text   string            `json:"text,omitempty"`   // never ends inside a character
 	Base64 string            `json:"base64,omitempty"` // the bytes, when they are not valid UTF-8
+	Result *workbench.Result `json:"result,omitempty"` // result: what the run showed
 	Meta   json.RawMessage   `json:"meta,omitempty"`
 	Tail   []Chunk           `json:"tail,omitempty"` // terminal: last bytes of streams that end inside a character
 }

@@ -24,6 +24,11 @@ type CreateRun struct {
 	Artifacts   []workbench.ArtifactSelect `json:"artifactIds,omitempty"` // put into the workspace first
 	Keep        []string                   `json:"keep,omitempty"`        // globs of files to retain
 	Background  bool                       `json:"background,omitempty"`  // beside the foreground queue, for up to 60 minutes
+	// ContextID makes it a cell of that context: see RunCell. Args, Env and Stdin
+	// are not for cells. OnLostContext says what to do when the variables of the
+	// context are gone and nobody was told; by default nothing runs then.
+	ContextID     string                      `json:"contextId,omitempty"`
+	OnLostContext workbench.LostContextPolicy `json:"onLostContext,omitempty"`
 	// IdempotencyKey makes the submission safe to repeat: the same key with
 	// the same job gives the same run. Without one, every submission is a new
 	// job and this client never repeats it.
