@@ -352,7 +352,7 @@ func (c *compute) endInterpreter(ctx context.Context, handle string) {
 func (c *compute) dropFor(ctx context.Context, why workbench.LossReason) {
 	c.losing = why
 	c.drop(ctx)
-	c.losing = ""
+	c.losing = "" // where there was no sandbox
 }
 
 // loseMemory marks the contexts whose interpreters went with the sandbox as
@@ -363,7 +363,7 @@ func (c *compute) dropFor(ctx context.Context, why workbench.LossReason) {
 func (c *compute) loseMemory(ctx context.Context) {
 	memory, why := c.memory, c.losing
 	some := len(c.interpreters) > 0
-	c.memory, c.interpreters = "", nil
+	c.memory, c.interpreters, c.losing = "", nil, ""
 	if !some {
 		return
 	}
