@@ -116,20 +116,22 @@ const WorkspaceDir = "/mnt/files"
 
 // Commit is one committed state of a session's workspace.
 type Commit struct {
-	ID         string    `json:"id"`
-	SessionID  string    `json:"sessionId"`
-	TenantID   string    `json:"-"`
-	ParentID   string    `json:"parent,omitempty"`
-	Number     int64     `json:"number"` // from 1, within the session
-	Root       string    `json:"root"`   // Merkle root: names the exact tree
-	Generation int64     `json:"generation"`
-	RunIDs     []string  `json:"runs"` // active since the parent
-	Exclusive  bool      `json:"exclusive"`
-	Files      int64     `json:"files"`
-	Bytes      int64     `json:"bytes"`
-	ManifestID string    `json:"-"` // blob of the sealed manifest
-	Inline     []byte    `json:"-"` // that blob itself, if it is new and small: stored with the commit, never read with it
-	CreatedAt  time.Time `json:"createdAt"`
+	ID         string   `json:"id"`
+	SessionID  string   `json:"sessionId"`
+	TenantID   string   `json:"-"`
+	ParentID   string   `json:"parent,omitempty"`
+	Number     int64    `json:"number"` // from 1, within the session
+	Root       string   `json:"root"`   // Merkle root: names the exact tree
+	Generation int64    `json:"generation"`
+	RunIDs     []string `json:"runs"` // active since the parent
+	Exclusive  bool     `json:"exclusive"`
+	Files      int64    `json:"files"`
+	Bytes      int64    `json:"bytes"`
+	// RestoredFrom is the commit whose tree a rollback or a fork took.
+	RestoredFrom string    `json:"restoredFrom,omitempty"`
+	ManifestID   string    `json:"-"` // blob of the sealed manifest
+	Inline       []byte    `json:"-"` // that blob itself, if it is new and small: stored with the commit, never read with it
+	CreatedAt    time.Time `json:"createdAt"`
 }
 
 // LogKind is the kind of an entry in a run's log.

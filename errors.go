@@ -32,6 +32,7 @@ const (
 	CodeSessionExpired     Code = "session_expired"
 	CodeArtifactDeleted    Code = "artifact_deleted"
 	CodeArtifactExpired    Code = "artifact_expired"
+	CodeCommitGone         Code = "commit_gone"
 	CodePathConflict       Code = "path_conflict"
 	CodePathInvalid        Code = "path_invalid"
 	CodeFileTooLarge       Code = "file_too_large"
@@ -120,6 +121,7 @@ var errorTable = []ErrorClass{
 	{CodeSessionExpired, 410, ExitGone, false, "Session expired"},
 	{CodeArtifactDeleted, 410, ExitGone, false, "Artifact deleted"},
 	{CodeArtifactExpired, 410, ExitGone, false, "Artifact expired"},
+	{CodeCommitGone, 410, ExitGone, false, "Commit gone"},
 	{CodeVersionMismatch, 412, ExitConflict, false, "Version mismatch"},
 	{CodeFileTooLarge, 413, ExitLimit, false, "File too large"},
 	{CodeBodyTooLarge, 413, ExitLimit, false, "Body too large"},

@@ -147,12 +147,13 @@ type FilesChanged struct {
 
 // ChangedFile is one path a run added, changed or removed.
 type ChangedFile struct {
-	Path   string `json:"path"`
-	Change Change `json:"change"`
-	Type   string `json:"type"` // file, dir, symlink
-	Size   int64  `json:"size"`
-	SHA256 string `json:"sha256,omitempty"`
-	Mode   string `json:"mode,omitempty"`
+	Path       string `json:"path"`
+	PathBase64 string `json:"pathBase64,omitempty"` // its bytes, where they are not UTF-8
+	Change     Change `json:"change"`
+	Type       string `json:"type"` // file, dir, symlink
+	Size       int64  `json:"size"`
+	SHA256     string `json:"sha256,omitempty"`
+	Mode       string `json:"mode,omitempty"`
 }
 
 // Change is the kind of a change.

@@ -50,6 +50,7 @@ type Session struct {
 	Driver     string            `json:"driver"`
 	Isolation  string            `json:"isolation"` // what the driver promises, in a word
 	HeadCommit string            `json:"headCommit,omitempty"`
+	ForkedFrom *Lineage          `json:"forkedFrom,omitempty"`
 	// KeepAtExpiry are globs of workspace files that become retained files when
 	// the session reaches its deadline.
 	KeepAtExpiry []string    `json:"keepAtExpiry"`

@@ -6,14 +6,14 @@ import (
 	"github.com/workbenchdev/workbench"
 )
 
-const commitColumns = "c.id, c.session_id, c.tenant_id, c.parent_id, c.number, c.root, c.generation, c.run_ids, c.exclusive, c.files, c.bytes, c.manifest_id, c.created_at"
+const commitColumns = "c.id, c.session_id, c.tenant_id, c.parent_id, c.number, c.root, c.generation, c.run_ids, c.exclusive, c.files, c.bytes, c.manifest_id, c.created_at, c.restored_from"
 
 func scanCommit(s scanner) (workbench.Commit, error) {
 	var c workbench.Commit
 	var runs string
 	var exclusive, created int64
 	if err := s.Scan(&c.ID, &c.SessionID, &c.TenantID, &c.ParentID, &c.Number, &c.Root, &c.Generation, &runs, &exclusive, &c.Files, &c.Bytes,
-		&c.ManifestID, &created); err != nil {
+		&c.ManifestID, &created, &c.RestoredFrom); err != nil {
 		return c, err
 	}
 	c.Exclusive, c.CreatedAt = exclusive != 0, fromMicros(created)
@@ -53,9 +53,9 @@ func (t *tx) insertCommit(h held, c workbench.Commit, refs []string) (workbench.
 	c.SessionID, c.TenantID, c.Number, c.Generation = h.id, h.owner.TenantID, h.commits+1, h.generation
 	c.RunIDs = list(c.RunIDs)
 	if _, err := t.exec(`INSERT INTO commits (id, project_id, tenant_id, user_id, session_id, parent_id, number, root, generation, run_ids, exclusive,
-		files, bytes, manifest_id, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+		files, bytes, manifest_id, created_at, restored_from) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`,
 		c.ID, h.owner.ProjectID, h.owner.TenantID, h.owner.UserID, h.id, c.ParentID, c.Number, c.Root, c.Generation, toJSON(c.RunIDs),
-		oneOrZero(c.Exclusive), c.Files, c.Bytes, c.ManifestID, micros(c.CreatedAt)); err != nil {
+		oneOrZero(c.Exclusive), c.Files, c.Bytes, c.ManifestID, micros(c.CreatedAt), c.RestoredFrom); err != nil {
 		return c, err
 	}
 	if _, err := t.exec("UPDATE sessions SET head_commit = $2, commit_count = $3 WHERE id = $1", h.id, c.ID, c.Number); err != nil {

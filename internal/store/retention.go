@@ -17,7 +17,8 @@ const due = `s.state <> 'active' AND s.ended_at <> 0 AND s.ended_at <= $1
 // sessions that ended a ReceiptGrace ago and whose last retained file went as
 // long ago, and whose own ReceiptEnds has passed; then what is left of the
 // sessions that have no run any more (commits with their blob references, rows
-// of files that are gone, revisions, the session). It returns the runs. Their
+// of files that are gone, revisions, the session). Of the commits it is
+// remembered for 30 days that there were any. It returns the runs. Their
 // idempotency keys are free again.
 func (db *DB) PurgeReceipts(ctx context.Context, now time.Time, limit int) ([]string, error) {
 	var purged []string
@@ -38,12 +39,15 @@ func (db *DB) PurgeReceipts(ctx context.Context, now time.Time, limit int) ([]st
 				return err
 			}
 		}
-		return t.purgeSessions(cutoff, limit)
+		if err := t.forgetGone(now, limit); err != nil {
+			return err
+		}
+		return t.purgeSessions(cutoff, micros(now), limit)
 	})
 	return purged, err
 }
 
-func (t *tx) purgeSessions(cutoff int64, limit int) error {
+func (t *tx) purgeSessions(cutoff, now int64, limit int) error {
 	lock := ""
 	if t.db.dialect == Postgres {
 		lock = " FOR UPDATE OF s SKIP LOCKED"
@@ -55,6 +59,9 @@ func (t *tx) purgeSessions(cutoff int64, limit int) error {
 		return err
 	}
 	for _, id := range sessions {
+		if err := t.commitsGone(id, "its session ended more than 7 days ago, and so did the life of its last retained file", now); err != nil {
+			return err
+		}
 		for _, owner := range []string{SessionBlobOwner(id), CheckpointBlobOwner(id)} {
 			if _, err := t.exec("DELETE FROM blob_refs WHERE owner = $1", owner); err != nil {
 				return err

@@ -13,16 +13,20 @@ import (
 
 const sessionColumns = "s.id, s.project_id, s.tenant_id, s.user_id, s.group_id, s.key_id, s.kind, s.agent, s.labels, s.state, s.generation, s.revision, " +
 	"s.size, s.limits, s.tools, s.aliases, s.image, s.driver, s.isolation, s.head_commit, s.created_at, s.expires_at, s.ended_at, s.active_at, " +
-	"s.lease_owner, s.lease_epoch, s.keep_at_expiry, s.keep_memory, s.suspended_at, s.checkpoint"
+	"s.lease_owner, s.lease_epoch, s.keep_at_expiry, s.keep_memory, s.suspended_at, s.checkpoint, s.fork_session, s.fork_run, s.fork_commit"
 
 func scanSession(r scanner) (workbench.Session, error) {
 	var s workbench.Session
 	var labels, limits, tools, aliases, keep, checkpoint string
 	var created, expires, ended, active, keepMemory, suspended int64
+	var from workbench.Lineage
 	if err := r.Scan(&s.ID, &s.ProjectID, &s.TenantID, &s.UserID, &s.GroupID, &s.KeyID, &s.Kind, &s.Agent, &labels, &s.State, &s.Generation,
 		&s.Revision, &s.Size, &limits, &tools, &aliases, &s.Image, &s.Driver, &s.Isolation, &s.HeadCommit, &created, &expires, &ended, &active,
-		&s.LeaseOwner, &s.LeaseEpoch, &keep, &keepMemory, &suspended, &checkpoint); err != nil {
+		&s.LeaseOwner, &s.LeaseEpoch, &keep, &keepMemory, &suspended, &checkpoint, &from.SessionID, &from.RunID, &from.CommitID); err != nil {
 		return s, err
+	}
+	if from.CommitID != "" {
+		s.ForkedFrom = &from
 	}
 	s.CreatedAt, s.ExpiresAt, s.EndedAt, s.ActiveAt = fromMicros(created), fromMicros(expires), pointMicros(ended), fromMicros(active)
 	err := errors.Join(fromJSON(labels, &s.Labels), fromJSON(limits, &s.Limits), fromJSON(tools, &s.Tools), fromJSON(aliases, &s.Aliases),
@@ -49,23 +53,31 @@ func (db *DB) CreateSession(ctx context.Context, p workbench.Principal, s workbe
 	if err := mayCreate(p, s.Owner()); err != nil {
 		return err
 	}
-	return db.write(ctx, "create_session", func(t *tx) error {
-		if _, err := t.exec(`INSERT INTO sessions (id, project_id, tenant_id, user_id, group_id, key_id, kind, agent, labels, state, generation,
-			revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at, keep_at_expiry, keep_memory)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)`,
-			s.ID, s.ProjectID, s.TenantID, s.UserID, s.GroupID, s.KeyID, string(s.Kind), s.Agent, labelsJSON(s.Labels), string(workbench.SessionActive),
-			s.Generation, r.Number, s.Size, toJSON(s.Limits), toJSON(list(s.Tools)), toJSON(list(s.Aliases)), s.Image, s.Driver, s.Isolation,
-			micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt), toJSON(list(s.KeepAtExpiry)), oneOrZero(s.KeepMemory)); err != nil {
-			return err
-		}
-		t.notify(SessionTopic(s.ID))
-		r.SessionID, r.KeepAtExpiry = s.ID, s.KeepAtExpiry
-		if err := t.insertRevision(r); err != nil {
-			return err
-		}
-		return t.tell(s.ID, workbench.EventCreated, workbench.CreatedEvent{Generation: s.Generation, Revision: r.Number, Size: s.Size,
-			ExpiresAt: fromMicros(micros(s.ExpiresAt)), KeyID: s.KeyID}, micros(s.CreatedAt))
-	})
+	return db.write(ctx, "create_session", func(t *tx) error { return t.insertSession(s, r) })
+}
+
+func (t *tx) insertSession(s workbench.Session, r workbench.Revision) error {
+	var from workbench.Lineage
+	if s.ForkedFrom != nil {
+		from = *s.ForkedFrom
+	}
+	if _, err := t.exec(`INSERT INTO sessions (id, project_id, tenant_id, user_id, group_id, key_id, kind, agent, labels, state, generation,
+		revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at, keep_at_expiry, keep_memory,
+		fork_session, fork_run, fork_commit)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)`,
+		s.ID, s.ProjectID, s.TenantID, s.UserID, s.GroupID, s.KeyID, string(s.Kind), s.Agent, labelsJSON(s.Labels), string(workbench.SessionActive),
+		s.Generation, r.Number, s.Size, toJSON(s.Limits), toJSON(list(s.Tools)), toJSON(list(s.Aliases)), s.Image, s.Driver, s.Isolation,
+		micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt), toJSON(list(s.KeepAtExpiry)), oneOrZero(s.KeepMemory),
+		from.SessionID, from.RunID, from.CommitID); err != nil {
+		return err
+	}
+	t.notify(SessionTopic(s.ID))
+	r.SessionID, r.KeepAtExpiry = s.ID, s.KeepAtExpiry
+	if err := t.insertRevision(r); err != nil {
+		return err
+	}
+	return t.tell(s.ID, workbench.EventCreated, workbench.CreatedEvent{Generation: s.Generation, Revision: r.Number, Size: s.Size,
+		ExpiresAt: fromMicros(micros(s.ExpiresAt)), KeyID: s.KeyID}, micros(s.CreatedAt))
 }
 
 // labelsJSON writes labels so that a filter can search them on every database:
@@ -383,10 +395,11 @@ func (db *DB) GenerationUsed(ctx context.Context, sessionID string, generation i
 	return n > 0, err
 }
 
-// TouchSession records activity; one second is as exact as it gets.
+// TouchSession records activity of a session that has not ended; one second is
+// as exact as it gets.
 func (db *DB) TouchSession(ctx context.Context, id string, at time.Time) error {
 	return db.write(ctx, "touch_session", func(t *tx) error {
-		_, err := t.exec("UPDATE sessions SET active_at = $2 WHERE id = $1 AND active_at < $3", id, micros(at), micros(at.Add(-time.Second)))
+		_, err := t.exec("UPDATE sessions SET active_at = $2 WHERE id = $1 AND active_at < $3 AND state = 'active'", id, micros(at), micros(at.Add(-time.Second)))
 		return err
 	})
 }
