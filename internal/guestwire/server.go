@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"sync"
 
 	"github.com/workbenchdev/workbench"
@@ -35,6 +36,7 @@ type Guest interface {
 	// Read calls send once with the file's content before it returns its entry.
 	Read(ctx context.Context, path Path, send func(io.Reader) error) (Entry, error)
 	Write(ctx context.Context, restore bool, src FileSource) (WriteResult, error)
+	Live
 	Stats(ctx context.Context) (GuestStats, error)
 }
 
@@ -145,7 +147,7 @@ func (s *Server) greet(l *link, host hostHello) error {
 // operations is what the host may open.
 func (s *Server) operations() map[string]operation {
 	plain := func(run func(ch *channel) (any, error)) operation { return operation{run: run} }
-	return map[string]operation{
+	all := map[string]operation{
 		"prepare":    plain(s.prepare),
 		"bind":       plain(s.bind),
 		"stats":      plain(func(ch *channel) (any, error) { return s.g.Stats(ch.ctx) }),
@@ -165,6 +167,8 @@ func (s *Server) operations() map[string]operation {
 		"write":      {in: []uint8{streamContent}, run: func(ch *channel) (any, error) { return s.write(ch, false) }},
 		"restore":    {in: []uint8{streamContent}, run: func(ch *channel) (any, error) { return s.write(ch, true) }},
 	}
+	maps.Copy(all, s.liveOperations())
+	return all
 }
 
 func parse(ch *channel, v any) error {
