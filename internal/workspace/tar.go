@@ -18,14 +18,20 @@ import (
 // archive that was cut off has no end mark. Codes: those of Open, and what w
 // returns.
 func (s *Store) WriteTar(ctx context.Context, tenantID string, t Tree, w io.Writer) error {
-	archive := tar.NewWriter(w)
 	from := s.Restore(ctx, tenantID, t)
 	defer func() { _ = from.Close() }() // only read
+	return WriteTarOf(ctx, from.Next, w)
+}
+
+// WriteTarOf is WriteTar of entries that next gives, until io.EOF. The content
+// of a file must have the size that its entry says.
+func WriteTarOf(ctx context.Context, next func() (Entry, io.Reader, error), w io.Writer) error {
+	archive := tar.NewWriter(w)
 	for {
 		if err := ctx.Err(); err != nil {
 			return workbench.E(workbench.CodeCancelled, "the request was given up before the archive was complete").Caused(err)
 		}
-		e, content, err := from.Next()
+		e, content, err := next()
 		if errors.Is(err, io.EOF) {
 			return archive.Close()
 		}
