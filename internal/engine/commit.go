@@ -17,21 +17,10 @@ import (
 func (x *execution) commit(ctx context.Context) (workspace.Committed, error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	sink := &scanSink{ctx: ctx, builder: x.e.o.Workspace.Begin(ctx, x.s.TenantID, x.c.tree)}
-	sink.builder.Limit(x.s.Limits.WorkspaceFiles, x.s.Limits.WorkspaceBytes)
-	result, err := x.c.wire.Scan(ctx, guestwire.ScanRequest{Base: x.c.base,
-		MaxEntries: x.s.Limits.WorkspaceFiles, MaxBytes: x.s.Limits.WorkspaceBytes}, sink)
+	made, result, err := x.c.scan(ctx, x.s)
 	if err != nil {
 		return workspace.Committed{}, err
 	}
-	if result.Complete {
-		sink.builder.DropUnseen() // the scan named everything there is
-	}
-	made, err := sink.builder.Commit(ctx)
-	if err != nil {
-		return workspace.Committed{}, err
-	}
-	x.c.base = result.Token
 	if result.SkippedN > 0 {
 		first := ""
 		if len(result.Skipped) > 0 {
@@ -154,7 +143,14 @@ func (t treeSource) Next() (guestwire.Entry, io.Reader, error) {
 	if err != nil {
 		return guestwire.Entry{}, nil, err
 	}
+	out, err := wireEntry(e)
+	return out, content, err
+}
+
+// wireEntry is an entry of a tree as a guest is told it.
+func wireEntry(e workspace.Entry) (guestwire.Entry, error) {
 	out := guestwire.Entry{Path: guestwire.Path(e.Path), Mode: e.Mode, Size: e.Size, MtimeNs: e.MtimeNs, Target: guestwire.Path(e.Target)}
+	var err error
 	switch e.Type {
 	case workspace.Dir:
 		out.Type = guestwire.TypeDir
@@ -162,11 +158,9 @@ func (t treeSource) Next() (guestwire.Entry, io.Reader, error) {
 		out.Type = guestwire.TypeSymlink
 	case workspace.File:
 		out.Type, out.Content = guestwire.TypeFile, true
-		if out.SHA256, err = hex.DecodeString(e.SHA256); err != nil {
-			return guestwire.Entry{}, nil, err
-		}
+		out.SHA256, err = hex.DecodeString(e.SHA256)
 	}
-	return out, content, nil
+	return out, err
 }
 
 // counted is a number with the words for one or for many.

@@ -293,15 +293,12 @@ func (e *Engine) RunFiles(ctx context.Context, p workbench.Principal, runID stri
 	return e.o.Store.Changes(ctx, p, runID, page)
 }
 
-// RunFile opens a file as the run's commit has it. Codes: not_found (also for a
-// run without a commit), path_invalid, forbidden.
+// RunFile opens a file as the run's commit has it; path is exact. Codes:
+// not_found (also for a run without a commit), path_conflict (it is no regular
+// file), forbidden.
 func (e *Engine) RunFile(ctx context.Context, p workbench.Principal, runID, path string) (workbench.ChangedFile, io.ReadSeekCloser, error) {
 	none := workbench.ChangedFile{}
 	if err := p.Require(workbench.ScopeRead); err != nil {
-		return none, nil, err
-	}
-	path, err := workbench.CleanPath("path", path)
-	if err != nil {
 		return none, nil, err
 	}
 	run, err := e.o.Store.Run(ctx, p, runID)
@@ -322,9 +319,7 @@ func (e *Engine) RunFile(ctx context.Context, p workbench.Principal, runID, path
 	if err != nil {
 		return none, nil, err
 	}
-	entry, content, err := e.o.Workspace.Open(ctx, run.TenantID, tree, path)
-	if err != nil {
-		return none, nil, err
-	}
-	return workbench.ChangedFile{Path: path, Type: "file", Size: entry.Size, SHA256: entry.SHA256}, content, nil
+	e.touch(ctx, run.SessionID)
+	entry, content, err := e.openFile(ctx, run.TenantID, tree, path)
+	return workbench.ChangedFile{Path: entry.Path, PathBase64: entry.PathBase64, Type: entry.Type, Size: entry.Size, SHA256: entry.SHA256, Mode: entry.Mode}, content, err
 }

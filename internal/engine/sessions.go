@@ -26,52 +26,67 @@ const (
 // connection_not_found, forbidden, unavailable (the server stops, or has no
 // image).
 func (e *Engine) CreateSession(ctx context.Context, p workbench.Principal, req workbench.CreateSession) (workbench.Session, error) {
-	if err := p.Require(workbench.ScopeExecute); err != nil {
+	s, r, err := e.newSession(ctx, p, req)
+	if err != nil {
 		return workbench.Session{}, err
 	}
+	if err := e.o.Store.CreateSession(ctx, p, s, r); err != nil {
+		return workbench.Session{}, err
+	}
+	return s, nil
+}
+
+// newSession is what CreateSession keeps.
+func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req workbench.CreateSession) (workbench.Session, workbench.Revision, error) {
+	bad := func(err error) (workbench.Session, workbench.Revision, error) {
+		return workbench.Session{}, workbench.Revision{}, err
+	}
+	if err := p.Require(workbench.ScopeExecute); err != nil {
+		return bad(err)
+	}
 	if e.draining() {
-		return workbench.Session{}, errDraining()
+		return bad(errDraining())
 	}
 	if p.SessionID != "" {
-		return workbench.Session{}, workbench.E(workbench.CodeForbidden, "this key is narrowed to one session").
-			WithHint("use a key that is not narrowed to create sessions")
+		return bad(workbench.E(workbench.CodeForbidden, "this key is narrowed to one session").
+			WithHint("use a key that is not narrowed to create sessions"))
 	}
 	if p.TenantID == "" || p.UserID == "" {
-		return workbench.Session{}, workbench.E(workbench.CodeForbidden, "this key acts for nobody, so it cannot own a session").
-			WithHint("create a direct key (workbench key create --kind direct) or an embedded one, and use that")
+		return bad(workbench.E(workbench.CodeForbidden, "this key acts for nobody, so it cannot own a session").
+			WithHint("create a direct key (workbench key create --kind direct) or an embedded one, and use that"))
 	}
 	kind, err := sessionKind(p, req.Kind)
 	if err != nil {
-		return workbench.Session{}, err
+		return bad(err)
 	}
 	if err := validateDescription(req.Agent, req.Labels); err != nil {
-		return workbench.Session{}, err
+		return bad(err)
 	}
 	if err := validateTools(req.Tools, req.Aliases); err != nil {
-		return workbench.Session{}, err
+		return bad(err)
 	}
 	size, err := e.size(req.Size)
 	if err != nil {
-		return workbench.Session{}, err
+		return bad(err)
 	}
 	limits, err := size.Limits.Lower(req.Limits)
 	if err != nil {
-		return workbench.Session{}, err
+		return bad(err)
 	}
 	ttl := workbench.DefaultSessionTTL
 	if req.TTL != 0 {
 		if err := workbench.InRange("ttlMs", req.TTL.Milliseconds(), workbench.MinSessionTTL.Milliseconds(), workbench.MaxSessionTTL.Milliseconds()); err != nil {
-			return workbench.Session{}, err
+			return bad(err)
 		}
 		ttl = req.TTL
 	}
 	if can := e.info.Capabilities; req.KeepMemory && !(can.Checkpoint && can.Restore) {
-		return workbench.Session{}, workbench.E(workbench.CodeNotBuilt, "the driver %s cannot keep memory", e.info.Driver).WithField("keepMemory").
-			WithHint("leave keepMemory out: files stay either way")
+		return bad(workbench.E(workbench.CodeNotBuilt, "the driver %s cannot keep memory", e.info.Driver).WithField("keepMemory").
+			WithHint("leave keepMemory out: files stay either way"))
 	}
 	img, err := e.resolveImage(ctx, req.Image)
 	if err != nil {
-		return workbench.Session{}, err
+		return bad(err)
 	}
 	now := e.now()
 	labels := req.Labels
@@ -85,11 +100,7 @@ func (e *Engine) CreateSession(ctx context.Context, p workbench.Principal, req w
 		Tools: nonNil(req.Tools), Aliases: nonNil(req.Aliases), Image: img.ID, Driver: e.info.Driver,
 		Isolation: string(e.info.Strength), CreatedAt: now, ExpiresAt: now.Add(ttl), ActiveAt: now, KeepMemory: req.KeepMemory,
 	}
-	r := revisionOf(s, p, now)
-	if err := e.o.Store.CreateSession(ctx, p, s, r); err != nil {
-		return workbench.Session{}, err
-	}
-	return s, nil
+	return s, revisionOf(s, p, now), nil
 }
 
 // Session returns a session; it reads as expired from its deadline on, even
