@@ -29,6 +29,7 @@ func badRequests(session, run, file string) []badRequest {
 	const sessions = "/v1/workbench/sessions"
 	runs := sessions + "/" + session + "/runs"
 	uploads := sessions + "/" + session + "/artifacts"
+	files := sessions + "/" + session + "/workspace"
 	code := func(more string) string { return `{"language":"python","code":"1"` + more + `}` }
 	post := func(name, path, body string, status int, c workbench.Code, field string, headers ...string) badRequest {
 		return badRequest{name, "POST", path, body, headers, status, c, field}
@@ -164,6 +165,40 @@ func badRequests(session, run, file string) []badRequest {
 		post("upload that is compressed on the way", uploads+"?name=x", "x", 415, "unsupported_media_type", "Content-Encoding", "Content-Type", "text/plain", "Content-Encoding", "gzip"),
 		post("upload with an unknown parameter", uploads+"?name=x&size=1", "x", 400, "unknown_field", "size", "Content-Type", "text/plain"),
 		post("upload without a boundary", uploads, "x", 400, "invalid_request", "Content-Type", "Content-Type", "multipart/form-data"),
+		// Workspaces and their history.
+		get("a file of the workspace without a path", files+"/content", 400, "invalid_request", "path"),
+		get("a file of the workspace that escapes", files+"/content?path=a/../../x", 400, "path_invalid", "path"),
+		get("a file of the workspace that is absolute", files+"/content?path=/etc/passwd", 400, "path_invalid", "path"),
+		get("a path with a NUL", files+"/content?path=a%00b", 400, "path_invalid", "path"),
+		get("a path with an element too long", files+"/content?path="+strings.Repeat("x", 256), 400, "path_invalid", "path"),
+		get("a path that is no base64", files+"/content?pathBase64=SECRETVALUE", 400, "path_invalid", "pathBase64"),
+		get("a path that escapes in base64", files+"/content?pathBase64=Li4veA==", 400, "path_invalid", "pathBase64"),
+		get("a path named twice", files+"/content?path=a&pathBase64=YQ==", 400, "invalid_request", "path"),
+		get("a file of the workspace that is not there", files+"/content?path=none", 404, "not_found", ""),
+		get("a directory as a file", files+"/content?path=out", 409, "path_conflict", ""),
+		get("a path below a file", files+"/content?path=out/made.txt/x", 409, "path_conflict", ""),
+		get("a directory that is not there", files+"?path=none", 404, "not_found", ""),
+		get("recursive as a number", files+"?recursive=1", 400, "invalid_request", "recursive"),
+		get("a tree's cursor malformed", files+"?cursor=%21%21", 400, "invalid_request", "cursor"),
+		get("a commit foreign", "/v1/workbench/commits/cmt_"+unknownID, 404, "not_found", ""),
+		get("a run where a commit is meant", "/v1/workbench/commits/"+run+"/tree", 404, "not_found", ""),
+		get("a diff from no commit", "/v1/workbench/runs/"+run+"/diff?from=x", 400, "unknown_field", "from"),
+		get("a diff as HTML", "/v1/workbench/runs/"+run+"/diff", 406, "not_acceptable", "Accept", "Accept", "text/html"),
+		{"a mode that is none", "PUT", files + "/content?path=a&mode=999", "x", nil, 400, "invalid_request", "mode"},
+		{"a mode with set-uid", "PUT", files + "/content?path=a&mode=4755", "x", nil, 400, "invalid_request", "mode"},
+		{"If-Match that is no digest", "PUT", files + "/content?path=a", "x", []string{"If-Match", `"1"`}, 400, "invalid_request", "If-Match"},
+		{"If-None-Match of a digest", "PUT", files + "/content?path=a", "x", []string{"If-None-Match", `"1"`}, 400, "invalid_request", "If-None-Match"},
+		{"a file over the server's limit", "PUT", files + "/content?path=a", strings.Repeat("x", 16<<20+1), nil, 413, "file_too_large", ""},
+		{"a delete without a path", "DELETE", files + "/content", "", nil, 400, "invalid_request", "path"},
+		post("a move from nowhere", files+"/move", `{"to":"b"}`, 400, "invalid_request", "from"),
+		post("a move that escapes", files+"/move", `{"from":"a","to":"../b"}`, 400, "path_invalid", "to"),
+		post("a directory at the top", files+"/directories", `{"path":"."}`, 400, "path_invalid", "path"),
+		post("a rollback to nothing", sessions+"/"+session+"/rollback", `{}`, 400, "invalid_request", "commit"),
+		post("a rollback to two things", sessions+"/"+session+"/rollback", `{"commit":"cmt_`+unknownID+`","run":"run_`+unknownID+`"}`, 400, "invalid_request", "run"),
+		post("a rollback with a malformed head", sessions+"/"+session+"/rollback", `{"run":"`+run+`","expectedHead":"x"}`, 400, "invalid_request", "expectedHead"),
+		post("a fork from a malformed commit", sessions+"/"+session+"/fork", `{"commit":"SECRETVALUE"}`, 400, "invalid_request", "commit"),
+		post("a fork with an unknown field", sessions+"/"+session+"/fork", `{"tools":[]}`, 400, "unknown_field", "tools"),
+		post("a fork with ttl 0", sessions+"/"+session+"/fork", `{"ttlMs":0}`, 400, "limit_out_of_range", "ttlMs"),
 		// Routes.
 		get("no such route", "/v1/workbench/nope", 404, "not_found", ""),
 		get("a path that is not clean", "/v1//workbench/sessions", 404, "not_found", ""),

@@ -4,7 +4,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +36,7 @@ func downloadArtifact(c *call) error {
 }
 
 func readRunFile(c *call) error {
-	name, err := workbench.CleanPath("path", c.q.text("path"))
+	name, err := c.treePath()
 	if err != nil {
 		return err
 	}
@@ -45,7 +44,7 @@ func readRunFile(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.content(path.Base(name), octetStream, file.SHA256, content)
+	return c.content(baseName(name), octetStream, file.SHA256, content)
 }
 
 // content sends bytes that nobody vouches for: as an attachment, with the type

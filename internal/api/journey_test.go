@@ -61,6 +61,7 @@ func TestEveryOperation(t *testing.T) {
 	if got := string(w.Do("GET", "/v1/workbench/runs/"+run+"/files/content?path=out%2Fmade.txt", key, "").Want(200).Body); got != runFile {
 		t.Errorf("the run's file is %q", got)
 	}
+	w.useHistory(key, base, run)
 
 	if got := string(w.Do("GET", "/v1/workbench/runs/"+run+"/results/0?type=text/plain", key, "").Want(200).Body); got != "'HELLO'" {
 		t.Errorf("the run's value is %q", got)
@@ -91,6 +92,41 @@ func TestEveryOperation(t *testing.T) {
 	if missing := w.checker.NeverSucceeded(); len(missing) > 0 {
 		t.Errorf("operations that were not exercised: %v", missing)
 	}
+}
+
+// useHistory uses every operation on the workspace of a session and its commits.
+func (w *world) useHistory(key, base, run string) {
+	w.t.Helper()
+	commits := w.Do("GET", base+"/commits", key, "").Want(200)
+	var page struct{ Items []workbench.Commit }
+	if err := json.Unmarshal(commits.Body, &page); err != nil || len(page.Items) != 1 || page.Items[0].RunIDs[0] != run {
+		w.t.Fatalf("commits: %s", commits.Body)
+	}
+	commit := "/v1/workbench/commits/" + page.Items[0].ID
+	w.Do("GET", commit, key, "").Want(200)
+	w.Do("GET", commit+"/tree?recursive=true", key, "").Want(200)
+	if x := w.Do("GET", commit+"/content?path=out/made.txt", key, "", "Range", "bytes=0-3").Want(206); string(x.Body) != "made" {
+		w.t.Errorf("the first bytes of the file are %q", x.Body)
+	}
+	w.Do("GET", commit+"/tar", key, "").Want(200)
+	if x := w.Do("HEAD", commit+"/tar", key, "").Want(200); len(x.Body) != 0 || x.Header.Get("Content-Type") != "application/x-tar" {
+		w.t.Errorf("HEAD of an archive: %v, %d bytes", x.Header, len(x.Body))
+	}
+	w.Do("GET", commit+"/diff", key, "").Want(200)
+	const patch = "diff --git a/out/made.txt b/out/made.txt\nnew file mode 100644\n--- /dev/null\n+++ b/out/made.txt\n@@ -0,0 +1 @@\n+made by the run\n"
+	if x := w.Do("GET", "/v1/workbench/runs/"+run+"/diff", key, "", "Accept", "text/x-diff").Want(200); string(x.Body) != patch {
+		w.t.Errorf("the run's patch is %q", x.Body)
+	}
+	w.Do("GET", "/v1/workbench/runs/"+run+"/diff?limit=1", key, "").Want(200)
+	w.Do("POST", base+"/rollback", key, `{"run":"`+run+`"}`).Want(200)
+	w.Do("POST", base+"/fork", key, "").Want(201)
+	w.Do("GET", base+"/workspace", key, "").Want(200)
+	w.Do("GET", base+"/workspace/content?path=out/made.txt", key, "").Want(200)
+	w.Do("GET", base+"/workspace/tar", key, "").Want(200)
+	w.Do("PUT", base+"/workspace/content?path=a", key, "x").Want(200)
+	w.Do("DELETE", base+"/workspace/content?path=a", key, "").Want(200)
+	w.Do("POST", base+"/workspace/move", key, `{"from":"a","to":"b"}`).Want(200)
+	w.Do("POST", base+"/workspace/directories", key, `{"path":"d"}`).Want(200)
 }
 
 func TestReplay(t *testing.T) {

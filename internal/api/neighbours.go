@@ -40,8 +40,36 @@ type Engine interface {
 	InterruptContext(ctx context.Context, p workbench.Principal, sessionID, id string) (workbench.Interrupted, error)
 	ResultForm(ctx context.Context, p workbench.Principal, runID string, index int, mimeType string) (workbench.ResultContent, io.ReadSeekCloser, error)
 
+	History
+	Workspace
+
 	Sizes(ctx context.Context) []workbench.Size
 	Ready(ctx context.Context) error
+}
+
+// History is the commits of sessions' workspaces. A path is exact; what returns
+// a function has checked everything and writes an archive with it.
+type History interface {
+	Commits(ctx context.Context, p workbench.Principal, sessionID string, page workbench.Page) (workbench.List[workbench.Commit], error)
+	Commit(ctx context.Context, p workbench.Principal, id string) (workbench.Commit, error)
+	CommitTree(ctx context.Context, p workbench.Principal, id string, q workbench.TreeQuery) (workbench.List[workbench.TreeEntry], error)
+	CommitFile(ctx context.Context, p workbench.Principal, id, path string) (workbench.TreeEntry, io.ReadSeekCloser, error)
+	CommitTar(ctx context.Context, p workbench.Principal, id string) (func(io.Writer) error, error)
+	CompareCommits(ctx context.Context, p workbench.Principal, id, from string, page workbench.Page) (workbench.Comparison, error)
+	CompareRun(ctx context.Context, p workbench.Principal, runID string, page workbench.Page) (workbench.Comparison, error)
+	RollBack(ctx context.Context, p workbench.Principal, sessionID string, r workbench.RollBack) (workbench.RolledBack, error)
+	Fork(ctx context.Context, p workbench.Principal, sessionID string, r workbench.ForkSession) (workbench.Session, error)
+}
+
+// Workspace is the files of sessions as they are now. A path is exact.
+type Workspace interface {
+	WorkspaceTree(ctx context.Context, p workbench.Principal, sessionID string, q workbench.TreeQuery) (workbench.WorkspaceView, error)
+	WorkspaceFile(ctx context.Context, p workbench.Principal, sessionID, path string) (workbench.TreeEntry, io.ReadSeekCloser, error)
+	WorkspaceTar(ctx context.Context, p workbench.Principal, sessionID string) (func(io.Writer) error, error)
+	WriteFile(ctx context.Context, p workbench.Principal, sessionID string, w workbench.WriteFile, r io.Reader) (workbench.WorkspaceChange, error)
+	DeleteFile(ctx context.Context, p workbench.Principal, sessionID, path string, recursive bool) (workbench.WorkspaceChange, error)
+	MoveFile(ctx context.Context, p workbench.Principal, sessionID string, m workbench.MoveFile) (workbench.WorkspaceChange, error)
+	MakeDirectory(ctx context.Context, p workbench.Principal, sessionID, path string) (workbench.WorkspaceChange, error)
 }
 
 // Artifacts is the service of retained files. Open is the one download gate.

@@ -41,6 +41,8 @@ func Document(version string) []byte {
 			{Name: "runs", Description: "Code and its receipts."},
 			{Name: "contexts", Description: "Living interpreters of a session: what a cell defines is there for the next one."},
 			{Name: "artifacts", Description: "Retained files."},
+			{Name: "workspace", Description: "The files of a session as they are now."},
+			{Name: "history", Description: "Commits of a session's workspace: to read, compare, go back to and fork."},
 			{Name: "keys", Description: "API keys and the audit trail; for admin keys."},
 			{Name: "system", Description: "The server itself."},
 		},
@@ -175,6 +177,8 @@ func (b *documenter) requestBody(r Route) *huma.RequestBody {
 			"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{"file"}, AdditionalProperties: false,
 				Properties: map[string]*huma.Schema{"name": text, "path": text, "file": binary}}},
 		}}
+	case r.RawBody:
+		return &huma.RequestBody{Required: true, Description: "The file.", Content: map[string]*huma.MediaType{"*/*": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}}}
 	case r.takesJSON():
 		schema := b.ref(r.Body)
 		b.requests = append(b.requests, schema)
@@ -202,6 +206,8 @@ func (b *documenter) response(reply Reply, event *huma.Schema) *huma.Response {
 		case octetStream:
 			schema.Format = "binary"
 			t = "*/*" // the type the file was declared to have
+		case tarType:
+			schema.Format = "binary"
 		case sseType, ndjsonType:
 			// A string on the wire; its data lines, or its lines, are Events.
 			schema.Extensions = map[string]any{"x-item-schema": event}

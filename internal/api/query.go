@@ -18,7 +18,7 @@ type Param struct {
 	Doc      string
 	Kind     ParamKind
 	Enum     []string       // text: the values allowed
-	Min, Max int64          // integer: the range, inclusive
+	Min, Max int64          // integer: the range, inclusive; text: Max is of its bytes, default 4096
 	Bad      workbench.Code // code of a bad value; default by kind
 	Repeat   bool           // may be given several times
 	Required bool
@@ -89,8 +89,12 @@ func (p Param) check(v string) error {
 		}
 		return workbench.E(fallback, format, args...).WithField(p.Name)
 	}
-	if len(v) > maxParamBytes || !utf8.ValidString(v) {
-		return bad(workbench.CodeInvalidRequest, "%s must be valid UTF-8 of at most %d bytes", p.Name, maxParamBytes).WithHint("send less, percent-encoded")
+	most := int64(maxParamBytes)
+	if p.Kind == TextParam && p.Max > 0 {
+		most = p.Max
+	}
+	if int64(len(v)) > most || !utf8.ValidString(v) {
+		return bad(workbench.CodeInvalidRequest, "%s must be valid UTF-8 of at most %d bytes", p.Name, most).WithHint("send less, percent-encoded")
 	}
 	switch p.Kind {
 	case IntegerParam:

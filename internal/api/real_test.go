@@ -131,7 +131,7 @@ func TestBadInputForReal(t *testing.T) {
 	key := w.Direct("", "acme", "ada")
 	session := w.MustSession(key)
 	file := w.MustUpload(key, session, "input.txt", "hello")
-	run := w.Do("POST", "/v1/workbench/sessions/"+session+"/runs?waitMs=60000", key, `{"language":"bash","code":"printf é"}`).Want(200).Text("id")
+	run := w.Do("POST", "/v1/workbench/sessions/"+session+"/runs?waitMs=60000", key, `{"language":"bash","code":"mkdir out && echo > out/made.txt && printf é"}`).Want(200).Text("id")
 	before := census(t, w, key, session)
 	for _, b := range badRequests(session, run, file) {
 		x := w.Do(b.method, b.path, key, b.body, b.headers...)

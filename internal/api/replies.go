@@ -15,6 +15,22 @@ type SessionList[T any] struct {
 	NextCursor string               `json:"nextCursor,omitempty"`
 }
 
+// WorkspaceList is a page of a session's workspace.
+type WorkspaceList struct {
+	Session    workbench.SessionRef  `json:"session"`
+	Commit     string                `json:"commit,omitempty" doc:"the commit that is shown, or the last one before a live view; absent before the first"`
+	Live       bool                  `json:"live" doc:"code runs, and this is what it has made of the workspace so far"`
+	Items      []workbench.TreeEntry `json:"items"`
+	NextCursor string                `json:"nextCursor,omitempty"`
+}
+
+// RolledBack is the outcome of a rollback.
+type RolledBack struct {
+	Session workbench.Session `json:"session"`
+	Commit  workbench.Commit  `json:"commit" doc:"the new commit, with the old tree; the last one where the workspace was there already"`
+	Memory  workbench.Memory  `json:"memory" enum:"kept,lost,none" doc:"kept: contexts and /tmp are as they were; lost: the next run gets another sandbox; none: there was no sandbox"`
+}
+
 // CreatedKey is a new key with its secret, which cannot be shown again.
 type CreatedKey struct {
 	workbench.Key
@@ -95,13 +111,30 @@ func wholeRevision(r workbench.Revision) workbench.Revision {
 
 func wholeRun(r workbench.Run) workbench.Run {
 	r.LimitsHit, r.Notices, r.Dependencies = whole(r.LimitsHit), whole(r.Notices), whole(r.Dependencies)
-	r.Files.Items = whole(r.Files.Items)
+	files := make([]workbench.ChangedFile, len(r.Files.Items))
+	for i, f := range r.Files.Items {
+		files[i] = wholeChange(f)
+	}
+	r.Files.Items = files
 	artifacts := make([]workbench.Artifact, len(r.Artifacts))
 	for i, a := range r.Artifacts {
 		artifacts[i] = wholeArtifact(a)
 	}
 	r.Artifacts = artifacts
 	return r
+}
+
+// wholeChange tells a name that is not UTF-8 in two ways.
+func wholeChange(f workbench.ChangedFile) workbench.ChangedFile {
+	if f.PathBase64 == "" {
+		f.Path, f.PathBase64 = workbench.NameText(f.Path)
+	}
+	return f
+}
+
+func wholeCommit(c workbench.Commit) workbench.Commit {
+	c.RunIDs = whole(c.RunIDs)
+	return c
 }
 
 func wholeArtifact(a workbench.Artifact) workbench.Artifact {

@@ -69,6 +69,41 @@ type RestartRequest struct {
 	CancelActive bool          `json:"cancelActive,omitempty" doc:"cancel runs that are not terminal first, instead of answering 409"`
 }
 
+// RollbackRequest is the body of POST …/rollback.
+type RollbackRequest struct {
+	Commit       string `json:"commit,omitempty" maxLength:"64" doc:"the commit of this session to go back to"`
+	Run          string `json:"run,omitempty" maxLength:"64" doc:"the run of this session whose outcome to go back to, instead of commit"`
+	ExpectedHead string `json:"expectedHead,omitempty" maxLength:"64" doc:"the commit the caller believes to be the last; another one answers 412"`
+}
+
+// ForkRequest is the body of POST …/fork. What is left out is as in the session
+// that is forked.
+type ForkRequest struct {
+	Commit string            `json:"commit,omitempty" maxLength:"64" doc:"the commit of this session to begin with; default its last"`
+	Run    string            `json:"run,omitempty" maxLength:"64" doc:"the run of this session whose outcome to begin with, instead of commit"`
+	Agent  *string           `json:"agent,omitempty" maxLength:"200" doc:"descriptive label; grants nothing"`
+	Labels map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"replaces all labels"`
+	Limits *LimitsInput      `json:"limits,omitempty" doc:"changes the limits that are named, up to the size's"`
+	Size   string            `json:"size,omitempty" maxLength:"64" doc:"a size of GET /v1/workbench/runtime-tiers; with it the limits are the size's"`
+	Image  string            `json:"image,omitempty" maxLength:"128" doc:"name or id of an image"`
+	TTLMs  *int64            `json:"ttlMs,omitempty" doc:"how long the new session lives; default 24 h, at most 8 days"`
+}
+
+// MoveRequest is the body of POST …/workspace/move.
+type MoveRequest struct {
+	From       string `json:"from,omitempty" maxLength:"4096" doc:"exact path of what is there"`
+	FromBase64 string `json:"fromBase64,omitempty" maxLength:"6144" doc:"its bytes, for a name that is not UTF-8"`
+	To         string `json:"to,omitempty" maxLength:"4096" doc:"exact path that it gets; directories above it are made"`
+	ToBase64   string `json:"toBase64,omitempty" maxLength:"6144" doc:"its bytes, for a name that is not UTF-8"`
+	Overwrite  bool   `json:"overwrite,omitempty" doc:"replace a file or link that is there; a directory never is"`
+}
+
+// DirectoryRequest is the body of POST …/workspace/directories.
+type DirectoryRequest struct {
+	Path       string `json:"path,omitempty" maxLength:"4096" doc:"exact path of the directory"`
+	PathBase64 string `json:"pathBase64,omitempty" maxLength:"6144" doc:"its bytes, for a name that is not UTF-8"`
+}
+
 // EmptyRequest is the body of an action without settings. It may be left out.
 type EmptyRequest struct{}
 

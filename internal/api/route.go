@@ -31,6 +31,7 @@ type Route struct {
 	// OptionalBody lets the body be absent.
 	OptionalBody bool
 	Upload       bool // the body is a file: raw, or multipart/form-data
+	RawBody      bool // the body is a file: raw
 	Replies      []Reply
 	Errors       []workbench.Code // beyond those every route of its kind has
 	// Streams marks a route that may hold its connection for long; so does the
@@ -103,7 +104,7 @@ const base = "/v1/workbench"
 func routes() []Route {
 	var all []Route
 	parts := []PathPart{contextPart, resultPart}
-	for _, group := range [][]Route{sessionRoutes(), runRoutes(), contextRoutes(), artifactRoutes(), keyRoutes(), systemRoutes()} {
+	for _, group := range [][]Route{sessionRoutes(), runRoutes(), contextRoutes(), artifactRoutes(), historyRoutes(), workspaceRoutes(), keyRoutes(), systemRoutes()} {
 		all = append(all, group...)
 	}
 	for i := range all {

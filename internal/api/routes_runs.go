@@ -115,8 +115,8 @@ func runRoutes() []Route {
 			Method: http.MethodGet, Pattern: base + "/runs/{id}/files/content", ID: "readRunFile", Summary: "Download a file as the run left it",
 			Description: "From the commit the run made of its workspace: any file of it, changed by the run or not. Ranges are supported.",
 			Admin:       AdminContents, Action: "file.download", handle: readRunFile, Headers: rangeHeaders,
-			Params:  []Param{{Name: "path", Doc: "in the workspace", Kind: TextParam, Required: true}},
-			Replies: contentReplies, Errors: []workbench.Code{workbench.CodePathInvalid, workbench.CodeRangeInvalid, workbench.CodeVersionMismatch, workbench.CodeCorrupt},
+			Params:  []Param{treePathParam, treeBytesParam},
+			Replies: contentReplies, Errors: contentErrors,
 		}),
 	}
 }
@@ -339,6 +339,5 @@ func listRunFiles(c *call) error {
 	if err != nil {
 		return err
 	}
-	list.Items = whole(list.Items)
-	return c.json(http.StatusOK, list)
+	return c.json(http.StatusOK, wholeList(list, wholeChange))
 }

@@ -217,7 +217,7 @@ func (s *Server) noRoute(w *reply, r *http.Request) {
 // allowed lists the methods that the path of r takes.
 func (s *Server) allowed(r *http.Request) string {
 	var methods []string
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete} {
 		probe := &http.Request{Method: m, URL: r.URL, Host: r.Host}
 		if _, pattern := s.mux.Handler(probe); pattern != "" {
 			methods = append(methods, m)
@@ -282,7 +282,7 @@ func (c *call) run(body *bodySchema) error {
 }
 
 var kindNames = map[workbench.IDKind]string{
-	workbench.KindSession: "session", workbench.KindRun: "run", workbench.KindArtifact: "artifact", workbench.KindKey: "key",
+	workbench.KindSession: "session", workbench.KindRun: "run", workbench.KindArtifact: "artifact", workbench.KindKey: "key", workbench.KindCommit: "commit",
 }
 
 func (c *call) authenticate() error {

@@ -8,25 +8,33 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/blob"
+	"github.com/workbenchdev/workbench/internal/engine"
+	"github.com/workbenchdev/workbench/internal/seal"
 	"github.com/workbenchdev/workbench/internal/store"
+	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
 // standIn is an engine without sandboxes over a real store: it admits, lists,
 // follows and scopes as the real one does, and a test decides what a run
 // prints and how it ends.
 type standIn struct {
-	db      *store.DB
-	clock   func() time.Time
-	unready error
-	enter   *store.ContextEntry // of the next run that is started, if it is a cell
+	*engine.Engine // never started: it reads commits
+	trees          *workspace.Store
+	db             *store.DB
+	clock          func() time.Time
+	unready        error
+	enter          *store.ContextEntry // of the next run that is started, if it is a cell
 }
 
-func newStandIn(db *store.DB, clock func() time.Time) *standIn {
-	return &standIn{db: db, clock: clock}
+func newStandIn(db *store.DB, sealer *seal.Sealer, blobs blob.Store, clock func() time.Time) *standIn {
+	trees := workspace.New(blobs, sealer, db)
+	return &standIn{Engine: engine.New(engine.Options{Store: db, Seal: sealer, Workspace: trees, Clock: clock}), trees: trees, db: db, clock: clock}
 }
 
 const standInEngine = "eng_standin"
@@ -321,15 +329,37 @@ func (r *running) Write(stream workbench.Stream, data string) {
 	r.at[stream] += int64(len(data))
 }
 
-// End settles the run as succeeded, with one changed file.
+// End settles the run as succeeded, with one changed file, committed.
 func (r *running) End() {
 	r.t.Helper()
 	now, zero := r.e.clock(), 0
-	run := workbench.Run{ID: r.run.ID, Status: workbench.StatusSucceeded, ExitCode: &zero, FinishedAt: &now, StartedAt: &now}
+	head, ok, err := r.e.db.HeadCommit(r.t.Context(), r.run.SessionID)
+	if err != nil {
+		r.t.Fatalf("head: %v", err)
+	}
+	tree := workspace.Empty()
+	if ok {
+		if tree, err = r.e.trees.Load(r.t.Context(), r.run.TenantID, head.ManifestID); err != nil {
+			r.t.Fatalf("tree: %v", err)
+		}
+	}
+	b := r.e.trees.Begin(r.t.Context(), r.run.TenantID, tree)
+	entry := workspace.Entry{Path: "out/made.txt", Mode: 0o644, Size: int64(len(runFile)), MtimeNs: now.UnixNano()}
+	if err := b.File(r.t.Context(), entry, strings.NewReader(runFile)); err != nil {
+		r.t.Fatalf("file: %v", err)
+	}
+	made, err := b.Commit(r.t.Context())
+	if err != nil {
+		r.t.Fatalf("commit: %v", err)
+	}
+	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: r.run.SessionID, TenantID: r.run.TenantID, ParentID: head.ID,
+		Generation: 1, RunIDs: []string{r.run.ID}, Exclusive: true, CreatedAt: now})
+	run := workbench.Run{InputRoot: tree.Root(), OutputRoot: made.Tree.Root(), CommitID: commit.ID, Files: workbench.FilesChanged{Exclusive: true},
+		ID: r.run.ID, Status: workbench.StatusSucceeded, ExitCode: &zero, FinishedAt: &now, StartedAt: &now}
 	for stream, info := range map[workbench.Stream]*workbench.StreamInfo{workbench.Stdout: &run.Outputs.Stdout, workbench.Stderr: &run.Outputs.Stderr} {
 		info.TotalBytes, info.CapturedBytes = r.at[stream], r.at[stream]
 	}
-	err := r.e.db.Settle(r.t.Context(), store.Settlement{Run: run, Epoch: r.epoch, Generation: 1,
+	err = r.e.db.Settle(r.t.Context(), store.Settlement{Run: run, Epoch: r.epoch, Generation: 1, Commit: &commit, ManifestRefs: made.Refs,
 		Changes: []workbench.ChangedFile{{Path: "out/made.txt", Change: workbench.ChangeAdded, Type: "file", Size: int64(len(runFile))}}})
 	if err != nil {
 		r.t.Fatalf("settle: %v", err)

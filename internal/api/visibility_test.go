@@ -26,39 +26,56 @@ var callers = []string{
 // act for) are not columns: see refusedEverywhere.
 var expected = map[string][13]int{
 	//                  own  ro   xo   user ten  proj eown eoth adm  admc oadm here else
-	"createSession":    {201, 403, 201, 201, 201, 201, 201, 201, 403, 403, 403, 403, 403},
-	"listSessions":     {200, 200, 403, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
-	"getSession":       {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"listRevisions":    {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"configureSession": {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
-	"restartSession":   {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
-	"closeSession":     {200, 403, 200, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"submitRun":        {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 202, 404},
-	"runCode":          {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 202, 404},
-	"bash":             {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 202, 404},
-	"listRuns":         {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"getRun":           {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"streamRunEvents":  {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
-	"readRunOutput":    {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
-	"cancelRun":        {200, 403, 200, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"listRunFiles":     {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"readRunFile":      {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
-	"uploadArtifact":   {201, 403, 201, 404, 404, 404, 201, 404, 403, 403, 403, 201, 404},
-	"listArtifacts":    {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"getArtifact":      {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"downloadArtifact": {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
-	"deleteArtifact":   {200, 403, 200, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
-	"listRuntimeTiers": {200, 200, 403, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
-	"createKey":        {403, 403, 403, 403, 403, 403, 403, 403, 201, 201, 201, 403, 403},
-	"listKeys":         {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
-	"revokeKey":        {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
-	"listAudit":        {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"createSession":          {201, 403, 201, 201, 201, 201, 201, 201, 403, 403, 403, 403, 403},
+	"listSessions":           {200, 200, 403, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"getSession":             {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"listRevisions":          {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"configureSession":       {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"restartSession":         {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"closeSession":           {200, 403, 200, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"submitRun":              {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 202, 404},
+	"runCode":                {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 202, 404},
+	"bash":                   {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 202, 404},
+	"listRuns":               {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"getRun":                 {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"streamRunEvents":        {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"readRunOutput":          {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"cancelRun":              {200, 403, 200, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"listRunFiles":           {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"readRunFile":            {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"uploadArtifact":         {201, 403, 201, 404, 404, 404, 201, 404, 403, 403, 403, 201, 404},
+	"listArtifacts":          {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"getArtifact":            {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"downloadArtifact":       {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"deleteArtifact":         {200, 403, 200, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"listCommits":            {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"getCommit":              {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"listCommitTree":         {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"readCommitFile":         {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"downloadCommit":         {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"compareCommit":          {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"compareRun":             {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"rollBackSession":        {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"forkSession":            {201, 403, 201, 404, 404, 404, 201, 404, 403, 403, 403, 403, 404},
+	"listWorkspace":          {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"readWorkspaceFile":      {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"downloadWorkspace":      {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
+	"writeWorkspaceFile":     {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"deleteWorkspaceFile":    {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"moveWorkspaceFile":      {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"makeWorkspaceDirectory": {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"listRuntimeTiers":       {200, 200, 403, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"createKey":              {403, 403, 403, 403, 403, 403, 403, 403, 201, 201, 201, 403, 403},
+	"listKeys":               {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"revokeKey":              {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
+	"listAudit":              {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
 }
 
 // stage is ada's session with everything a route may ask for, and who asks.
 type stage struct {
 	w                             *world
 	session, elsewhere, run, file string
+	commit                        string // the session's last
 	victim                        string // a key of the first project
 	secrets                       map[string]string
 	headers                       map[string][]string
@@ -128,6 +145,11 @@ func (s *stage) set(t *testing.T) {
 		r.End()
 	}
 	s.w.Do("POST", "/v1/workbench/sessions/"+s.session+"/contexts", owner, `{"id":"`+contextOfStage+`","language":"bash"}`).Want(201)
+	head, _, err := s.w.db.HeadCommit(t.Context(), s.session)
+	if err != nil {
+		t.Fatalf("head: %v", err)
+	}
+	s.commit = head.ID
 	victim, _ := s.w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada"})
 	s.victim = victim.ID
 	for name, session := range map[string]string{"narrowed here": s.session, "narrowed elsewhere": s.elsewhere} {
@@ -138,17 +160,21 @@ func (s *stage) set(t *testing.T) {
 // ask sends the route's request about the things on the stage.
 func (s *stage) ask(r api.Route, secret string, headers []string) exchange {
 	path := strings.ReplaceAll(r.Pattern, "{id}", map[workbench.IDKind]string{
-		workbench.KindSession: s.session, workbench.KindRun: s.run, workbench.KindArtifact: s.file, workbench.KindKey: s.victim}[r.Target])
+		workbench.KindSession: s.session, workbench.KindRun: s.run, workbench.KindArtifact: s.file, workbench.KindKey: s.victim, workbench.KindCommit: s.commit}[r.Target])
 	path = strings.NewReplacer("{context}", contextOfStage, "{index}", "0").Replace(path)
 	body := map[string]string{
 		"createContext": `{"language":"bash"}`,
 		"submitRun":     `{"language":"bash","code":"ls"}`, "runCode": `{"sessionId":"` + s.session + `","language":"bash","code":"ls"}`,
 		"bash": `{"sessionId":"` + s.session + `","command":"ls"}`, "configureSession": `{"agent":"x"}`,
+		"rollBackSession": `{"commit":"` + s.commit + `"}`, "forkSession": `{}`, "moveWorkspaceFile": `{"from":"out/made.txt","to":"moved.txt"}`, "makeWorkspaceDirectory": `{"path":"new"}`,
 		"createKey": `{"kind":"direct","tenant":"t","user":"u"}`, "createSession": `{}`,
 	}[r.ID]
 	switch r.ID {
-	case "readRunFile":
+	case "readRunFile", "readCommitFile", "readWorkspaceFile", "deleteWorkspaceFile":
 		path += "?path=out/made.txt"
+	case "writeWorkspaceFile":
+		path += "?path=out/new.txt"
+		body = "x"
 	case "uploadArtifact":
 		path += "?name=x.txt"
 		body, headers = "x", append([]string{"Content-Type", "text/plain"}, headers...)
@@ -196,7 +222,7 @@ func (s *stage) mustNotTell(t *testing.T, r api.Route, caller string, x exchange
 		"other project's admin": true, "narrowed elsewhere": true}[caller]
 	body := string(x.Body)
 	if stranger || x.Status >= 400 {
-		for what, id := range map[string]string{"session": s.session, "run": s.run, "file": s.file} {
+		for what, id := range map[string]string{"session": s.session, "run": s.run, "file": s.file, "commit": s.commit} {
 			if strings.Contains(body, id) {
 				t.Errorf("%s tells %s the id of the %s: %.300s", r.ID, caller, what, body)
 			}

@@ -117,7 +117,7 @@ func mustParts(t testing.TB, c *clock) *world {
 	}
 	sealer := seal.New(masters, db)
 	files := artifact.New(blobs, sealer, db, artifact.WithClock(c.Now))
-	return &world{t: t, db: db, engine: newStandIn(db, c.Now), ids: identity.New(db, c.Now), log: &syncBuffer{}, clock: c, parts: parts{sealer, blobs, files}}
+	return &world{t: t, db: db, engine: newStandIn(db, sealer, blobs, c.Now), ids: identity.New(db, c.Now), log: &syncBuffer{}, clock: c, parts: parts{sealer, blobs, files}}
 }
 
 // serve starts the server over an engine.
