@@ -154,7 +154,7 @@ func (c *Client) RunFiles(ctx context.Context, runID string, page workbench.Page
 // DownloadRunFile writes a file as the run left it to w and returns how many
 // bytes it wrote. A connection lost on the way is picked up where it broke.
 func (c *Client) DownloadRunFile(ctx context.Context, runID, path string, w io.Writer) (int64, error) {
-	return c.download(ctx, "/runs/"+seg(runID)+"/files/content", url.Values{"path": {path}}, w)
+	return c.download(ctx, "/runs/"+seg(runID)+"/files/content", pathQuery(path), w)
 }
 
 // ReadRunFile is DownloadRunFile into memory; for small files.
