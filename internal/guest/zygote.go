@@ -164,8 +164,9 @@ func zygoteSettings(b *binding, own bool) ([]byte, error) {
 		num(len(s))
 		raw = append(raw, s...)
 	}
-	copiesMuch := 0 // see share_pages
-	if own {
+	modules := imports()
+	copiesMuch := 0 // see share_pages: a fork with little to copy is faster with all of it
+	if own && len(modules) > 0 {
 		copiesMuch = 1
 	}
 	for _, n := range []int{b.limits.OpenFiles, b.nproc, unix.SYS_SECCOMP, userID, groupID, copiesMuch} {
@@ -176,7 +177,6 @@ func zygoteSettings(b *binding, own bool) ([]byte, error) {
 		return nil, err
 	}
 	str(rules.Bytes())
-	modules := imports()
 	num(len(modules))
 	for _, m := range modules {
 		str([]byte(m))
