@@ -29,28 +29,47 @@ const (
 	brokerIdle    = 10 * time.Second // for a request to arrive, or an answer to be taken
 )
 
-// broker is the socket through which the code of one exec reaches out. A
-// request is a big-endian uint32 length and JSON, an answer likewise; one of
-// each per connection. The socket and its token end with the exec.
+// broker answers the code of one exec that reaches out through a socket. A
+// request is a big-endian uint32 length and JSON, with a size of content the
+// content behind it; an answer is a length and JSON. One of each per connection.
+// The token ends with the exec, and with a run its socket too.
 type broker struct {
 	e      *execution
-	path   string
+	socket *brokerSocket
+	own    bool // the socket is this exec's
 	token  string
-	l      *net.UnixListener
 	ctx    context.Context
 	cancel context.CancelFunc
 	conns  sync.WaitGroup
 	calls  atomic.Int64 // connections under way
+	shown  displays
+}
+
+// brokerSocket is where code connects: a run's own, or a context's, whose cells
+// answer in turn.
+type brokerSocket struct {
+	path   string
+	l      *net.UnixListener
 	accept sync.WaitGroup
+	closed chan struct{}
+	once   sync.Once
+
+	mu  sync.Mutex
+	now *broker // answers; nil between cells
 }
 
 // brokerCall is a request.
 type brokerCall struct {
 	Token string          `json:"token"`
-	Op    string          `json:"op"`              // save, result, call
+	Op    string          `json:"op"`              // save, result, display, call
 	Path  string          `json:"path,omitempty"`  // of save, base64
 	Value json.RawMessage `json:"value,omitempty"` // of result
 	Name  string          `json:"name,omitempty"`  // of call: the tool
+
+	Kind     string          `json:"kind,omitempty"` // of display
+	ID       string          `json:"id,omitempty"`
+	Metadata json.RawMessage `json:"metadata,omitempty"`
+	Size     *int64          `json:"size,omitempty"` // of the content that follows
 }
 
 // brokerAnswer is an answer: one of its fields.
@@ -65,35 +84,31 @@ type brokerError struct {
 	Hint   string         `json:"hint,omitempty"`
 }
 
-func newBroker(e *execution) (*broker, error) {
-	var token [16]byte
-	if _, err := rand.Read(token[:]); err != nil {
-		return nil, err
-	}
-	b := &broker{e: e, path: e.dir + "/s", token: hex.EncodeToString(token[:])}
+// listen makes the socket in a directory that code may search.
+func listenIn(dir string) (*brokerSocket, error) {
+	s := &brokerSocket{path: dir + "/s", closed: make(chan struct{})}
 	var err error
-	if b.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: b.path, Net: "unix"}); err != nil {
+	if s.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	b.l.SetUnlinkOnClose(false) // the exec's directory is removed whole
-	if err := os.Chmod(b.path, 0o666); err != nil {
-		b.l.Close()
+	s.l.SetUnlinkOnClose(false) // the directory is removed whole
+	if err := os.Chmod(s.path, 0o666); err != nil {
+		s.l.Close()
 		return nil, err
 	}
-	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.accept.Go(b.serve)
-	return b, nil
+	s.accept.Go(s.serve)
+	return s, nil
 }
 
-func (b *broker) serve() {
+func (s *brokerSocket) serve() {
 	slots := make(chan struct{}, brokerConns)
 	for {
 		select {
 		case slots <- struct{}{}:
-		case <-b.ctx.Done():
+		case <-s.closed:
 			return
 		}
-		c, err := b.l.AcceptUnix()
+		c, err := s.l.AcceptUnix()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
@@ -102,12 +117,55 @@ func (b *broker) serve() {
 			time.Sleep(10 * time.Millisecond) // out of descriptors
 			continue
 		}
+		s.mu.Lock()
+		b := s.now
+		if b == nil {
+			s.mu.Unlock()
+			c.Close()
+			<-slots
+			continue
+		}
 		b.calls.Add(1)
-		b.conns.Go(func() {
-			defer func() { b.calls.Add(-1); <-slots }()
+		b.conns.Add(1)
+		s.mu.Unlock()
+		go func() { // waited for by finish
+			defer func() { b.calls.Add(-1); <-slots; b.conns.Done() }()
 			b.answer(c)
-		})
+		}()
 	}
+}
+
+// turn lets a broker answer from here on, nil for none.
+func (s *brokerSocket) turn(b *broker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = b
+}
+
+func (s *brokerSocket) close() {
+	s.once.Do(func() { close(s.closed) })
+	_ = s.l.Close()
+	s.accept.Wait()
+}
+
+// newBroker lets an exec's code reach out, through a context's socket or one of
+// its own.
+func newBroker(e *execution, socket *brokerSocket) (*broker, error) {
+	var token [16]byte
+	if _, err := rand.Read(token[:]); err != nil {
+		return nil, err
+	}
+	b := &broker{e: e, socket: socket, token: hex.EncodeToString(token[:])}
+	if socket == nil {
+		var err error
+		if b.socket, err = listenIn(e.dir); err != nil {
+			return nil, err
+		}
+		b.own = true
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.socket.turn(b)
+	return b, nil
 }
 
 // idle reports whether no call is under way.
@@ -115,18 +173,28 @@ func (b *broker) idle() bool { return b.calls.Load() == 0 }
 
 // finish stops new calls and gives those under way some time to end.
 func (b *broker) finish(grace time.Duration) {
-	_ = b.l.Close()
-	b.accept.Wait()
-	stop := time.AfterFunc(grace, b.cancel)
+	b.stop()
+	if b.idle() {
+		b.conns.Wait()
+		return
+	}
+	end := time.AfterFunc(grace, b.cancel)
 	b.conns.Wait()
-	stop.Stop()
+	end.Stop()
+}
+
+// stop lets no new call in.
+func (b *broker) stop() {
+	b.socket.turn(nil)
+	if b.own {
+		b.socket.close()
+	}
 }
 
 // close ends everything.
 func (b *broker) close() {
 	b.cancel()
-	_ = b.l.Close()
-	b.accept.Wait()
+	b.stop()
 	b.conns.Wait()
 }
 
@@ -139,7 +207,7 @@ func (b *broker) answer(c *net.UnixConn) {
 	result, err := json.RawMessage(nil), readCall(c, &call)
 	if err == nil {
 		_ = c.SetDeadline(time.Time{})
-		result, err = b.carryOut(call)
+		result, err = b.carryOut(call, c)
 	}
 	a := brokerAnswer{Result: result}
 	if err != nil {
@@ -172,7 +240,7 @@ func readCall(r io.Reader, call *brokerCall) error {
 	return nil
 }
 
-func (b *broker) carryOut(call brokerCall) (json.RawMessage, error) {
+func (b *broker) carryOut(call brokerCall, c *net.UnixConn) (json.RawMessage, error) {
 	if subtle.ConstantTimeCompare([]byte(call.Token), []byte(b.token)) != 1 {
 		return nil, workbench.E(workbench.CodeForbidden, "the token is not this run's").
 			WithHint("a run's socket and token end with it")
@@ -193,6 +261,8 @@ func (b *broker) carryOut(call brokerCall) (json.RawMessage, error) {
 				WithHint("save it as a file instead")
 		}
 		return b.pass(guestwire.OpResult, guestwire.ResultArgs{Value: call.Value}, -1, nil)
+	case guestwire.OpDisplay:
+		return b.display(call, c)
 	case "call":
 		return nil, workbench.E(workbench.CodeNotBuilt, "calling tools is not built yet").
 			WithHint("save files and set a result; tools come with a later version")

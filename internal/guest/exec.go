@@ -57,6 +57,7 @@ type execution struct {
 
 	mu     sync.Mutex
 	limits []string
+	proc   *process // that runs it, once it does
 }
 
 // Exec implements guestwire.Guest.
@@ -69,6 +70,9 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		return guestwire.ExecResult{}, workbench.E(workbench.CodeLanguageUnknown, "this image has no interpreter for %s", r.Language).WithField("language")
 	}
 	e := &execution{s: s, b: b, r: r, x: x, ended: make(chan struct{}), cancelled: make(chan struct{}), outOfMem: make(chan struct{})}
+	if r.Context != "" {
+		return e.cell(ctx)
+	}
 	s.spares.begun()
 	defer s.spares.ended()
 	if err := e.enter(); err != nil {
@@ -122,7 +126,7 @@ func (e *execution) prepare() error {
 		return err
 	}
 	var err error
-	if e.broker, err = newBroker(e); err != nil {
+	if e.broker, err = newBroker(e, nil); err != nil {
 		_ = os.RemoveAll(e.dir)
 		return err
 	}
@@ -291,6 +295,7 @@ func (e *execution) result(reason workbench.Reason) guestwire.ExecResult {
 	defer e.mu.Unlock()
 	slices.Sort(e.limits)
 	res.LimitsHit = slices.Clone(e.limits)
+	res.Displays, res.DisplaysDropped = e.broker.shown.counts()
 	return res
 }
 

@@ -54,6 +54,13 @@ func MustSession(t testing.TB, kind oci.Kind) *session {
 	return &session{t: t, kind: kind, d: d, env: env, Session: sandboxtest.MustBind(t, d, sandboxtest.Standard(env.Image))}
 }
 
+// MustIPython binds a sandbox of the standard size and image.
+func MustIPython(t testing.TB, kind oci.Kind) *session {
+	t.Helper()
+	d, env := MustDriver(t, kind)
+	return &session{t: t, kind: kind, d: d, env: env, Session: sandboxtest.MustBind(t, d, sandboxtest.Standard(sandboxtest.MustImage(t, "standard")))}
+}
+
 type session struct {
 	*sandboxtest.Session
 	t    testing.TB
@@ -69,11 +76,18 @@ type saved struct {
 	content []byte
 }
 
-// host is the other side of a run: it keeps the output, files and result.
+// shown is something that code displayed.
+type shown struct {
+	guestwire.DisplayArgs
+	data map[string]string // by MIME type
+}
+
+// host is the other side of a run: it keeps the output, files, displays and result.
 type host struct {
 	mu     sync.Mutex
 	out    map[workbench.Stream][]byte
 	files  []saved
+	shown  []shown
 	result json.RawMessage
 	wrote  chan struct{} // one for each piece of output
 	refuse error         // the answer to save
@@ -115,6 +129,18 @@ func (h *host) Call(_ context.Context, c guestwire.BrokerCall) (json.RawMessage,
 		defer h.mu.Unlock()
 		h.files = append(h.files, saved{string(args.Path), content})
 		return json.Marshal(map[string]any{"id": fmt.Sprintf("art_%d", len(h.files)), "name": string(args.Path), "size": len(content), "status": "saved", "mimeType": "text/plain"})
+	case guestwire.OpDisplay:
+		var d shown
+		if err := json.Unmarshal(c.Args, &d.DisplayArgs); err != nil {
+			return nil, err
+		}
+		if err := json.NewDecoder(c.Content).Decode(&d.data); err != nil {
+			return nil, err
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.shown = append(h.shown, d)
+		return nil, nil
 	case guestwire.OpResult:
 		var args guestwire.ResultArgs
 		if err := json.Unmarshal(c.Args, &args); err != nil {
@@ -147,6 +173,7 @@ type outcome struct {
 	guestwire.ExecResult
 	stdout, stderr string
 	files          []saved
+	shown          []shown
 	result         string
 	took           time.Duration
 }
@@ -186,7 +213,7 @@ func (r *run) end() outcome {
 		r.t.Fatalf("wait: %v", err)
 	}
 	return outcome{ExecResult: res, stdout: r.h.text(workbench.Stdout), stderr: r.h.text(workbench.Stderr),
-		files: r.h.files, result: string(r.h.result), took: time.Since(r.began)}
+		files: r.h.files, shown: r.h.shown, result: string(r.h.result), took: time.Since(r.began)}
 }
 
 // do runs to the end.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,8 +29,10 @@ type group struct {
 	waiting map[int64]chan groupEvent
 	exits   map[int]func(groupEvent) // by process in the group
 	early   map[int]groupEvent       // ended before anyone asked
-	paused  bool
 	ending  bool
+
+	pausing sync.Mutex    // held while it is being stopped or let go on
+	held    atomic.Uint32 // who wants it to stand still: a set of hold…
 
 	ready chan groupEvent // the first packet
 	ended chan struct{}   // nothing of it is left
@@ -178,6 +181,16 @@ func (g *group) enterable(f func(spaces []int) error) error {
 	return f(g.spaces)
 }
 
+// tell sends a command whose answer nobody needs.
+func (g *group) tell(c groupCommand) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.waiting == nil {
+		return fmt.Errorf("the group has ended")
+	}
+	return g.conn.send(c)
+}
+
 // spawn starts a stage with the descriptors and returns its process in the
 // group. exited is called once when it has ended, also with the group.
 func (g *group) spawn(fds []int, admitted bool, exited func(groupEvent)) (int, error) {
@@ -309,64 +322,10 @@ func (s *supervisor) Groups(context.Context) ([]guestwire.GroupInfo, error) {
 			continue // it ended meanwhile
 		}
 		g.mu.Lock()
-		list = append(list, guestwire.GroupInfo{Name: g.name, Tasks: e.Tasks, Paused: g.paused})
+		list = append(list, guestwire.GroupInfo{Name: g.name, Tasks: e.Tasks, Paused: g.held.Load() != 0})
 		g.mu.Unlock()
 	}
 	return list, nil
-}
-
-// PauseAll implements guestwire.Guest. A group that is about to end is waited
-// for instead.
-func (s *supervisor) PauseAll(ctx context.Context) error {
-	for _, g := range s.live() {
-		g.mu.Lock()
-		ending := g.ending
-		g.mu.Unlock()
-		if ending {
-			select {
-			case <-g.ended:
-				continue
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-		if _, err := g.ask(groupCommand{Op: "pause"}); err != nil {
-			if endsSoon(g) {
-				continue
-			}
-			return workbench.E(workbench.CodeUnavailable, "the running code could not be paused").Caused(err)
-		}
-		g.mu.Lock()
-		g.paused = true
-		g.mu.Unlock()
-	}
-	return nil
-}
-
-// ResumeAll implements guestwire.Guest.
-func (s *supervisor) ResumeAll(context.Context) error {
-	var failed error
-	for _, g := range s.live() {
-		if err := s.resume(g); err != nil {
-			failed = err
-		}
-	}
-	return failed
-}
-
-// resume lets a paused group go on.
-func (s *supervisor) resume(g *group) error {
-	g.mu.Lock()
-	paused := g.paused
-	g.paused = false
-	g.mu.Unlock()
-	if !paused {
-		return nil
-	}
-	if _, err := g.ask(groupCommand{Op: "resume"}); err != nil && !endsSoon(g) {
-		return workbench.E(workbench.CodeUnavailable, "paused code could not be resumed").Caused(err)
-	}
-	return nil
 }
 
 func isEnded(g *group) bool {

@@ -70,8 +70,9 @@ func runInit() error {
 		for _, fd := range fds {
 			_ = unix.Close(fd)
 		}
-		e.Seq = c.Seq
-		g.reply(e)
+		if e.Seq = c.Seq; e.Seq > 0 {
+			g.reply(e)
+		}
 	}
 }
 

@@ -52,7 +52,7 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 	if own == nil {
 		own = map[string]string{}
 	}
-	own["WORKBENCH_SOCKET"], own["WORKBENCH_TOKEN"] = e.broker.path, e.broker.token
+	own["WORKBENCH_SOCKET"], own["WORKBENCH_TOKEN"] = e.broker.socket.path, e.broker.token
 	maps.Copy(own, e.r.Env)
 	name := e.r.Name
 	if name == "" {

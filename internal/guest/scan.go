@@ -93,22 +93,12 @@ func scanError(err error) error {
 // still makes sure that no code changes the workspace until resume is called,
 // and reports whether there is any at all.
 func (s *supervisor) still(ctx context.Context) (quiet bool, resume func(), err error) {
-	paused := map[*group]bool{}
-	for _, g := range s.live() {
-		g.mu.Lock()
-		paused[g] = g.paused
-		g.mu.Unlock()
-	}
-	if err := s.PauseAll(ctx); err != nil {
+	if err := s.holdAll(ctx, holdScan); err != nil {
+		_ = s.releaseAll(holdScan) // what could be held
 		return false, nil, err
 	}
-	live := s.live()
-	return len(live) == 0 && s.left(ctx), func() {
-		for _, g := range live {
-			if !paused[g] {
-				_ = s.resume(g) // a group that cannot go on is ended with its exec's timeout
-			}
-		}
+	return len(s.live()) == 0 && s.left(ctx), func() {
+		_ = s.releaseAll(holdScan) // a group that cannot go on is ended with its exec's timeout
 	}, nil
 }
 

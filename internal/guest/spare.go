@@ -278,7 +278,7 @@ func (p *spares) start(lang workbench.Language) error {
 	if running == 0 {
 		p.givenUp = false
 	}
-	if p.kept[lang] != nil || !p.wants(lang) || p.givenUp || p.settled || running > 0 && p.b.nproc > 0 {
+	if p.kept[lang] != nil || !p.wants(lang) || p.givenUp || p.settled || p.b.nproc > 0 && (running > 0 || p.s.contexts.any()) {
 		p.mu.Unlock()
 		return nil
 	}

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workbenchdev/workbench"
-	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
 // Descriptors of an interpreter besides 0 to 2.
@@ -42,19 +41,21 @@ type process struct {
 	control *os.File
 	report  *os.File
 	stdin   *os.File
-	out     [2]int // of the program's stdout and stderr; pump's once it is attached
-	halt    int    // an eventfd: what the output pipes hold is all
+	out     [2]*flow // the program's stdout and stderr
+	halt    int      // an eventfd: what the output pipes hold is all
 	outputs sync.WaitGroup
 	feeds   sync.WaitGroup
 	named   chan struct{} // closed once a fork has said its pid
 	ready   chan struct{} // closed once a driver waits for its code
 	stopped chan struct{} // closed once what the pipes hold is all
 
-	mu    sync.Mutex
-	met   []string    // limits that the driver says ended the program
-	exit  *groupEvent // how it ended, once it has or its driver has said so
-	dead  bool
-	ended func(groupEvent)
+	mu     sync.Mutex
+	met    []string    // limits that the driver says ended the program
+	exit   *groupEvent // how it ended, once it has or its driver has said so
+	dead   bool
+	ended  func(groupEvent)
+	said   func(string) bool // takes what an interpreter that lives on says
+	silent func()            // called when it will say nothing more
 }
 
 // pipe makes a pipe whose end for this process works with deadlines; the other
@@ -80,7 +81,7 @@ func pipe(childReads bool) (mine *os.File, its int, err error) {
 // ends, which are the caller's to close: stdin, stdout, stderr, the specification
 // of a stage, control, report.
 func newProcess(g *group, stage bool) (p *process, its []int, err error) {
-	p = &process{group: g, out: [2]int{-1, -1}, halt: -1, named: make(chan struct{}), ready: make(chan struct{}), stopped: make(chan struct{})}
+	p = &process{group: g, out: [2]*flow{newFlow(), newFlow()}, halt: -1, named: make(chan struct{}), ready: make(chan struct{}), stopped: make(chan struct{})}
 	file := func(to **os.File, childReads bool) {
 		if err == nil {
 			var fd int
@@ -94,7 +95,7 @@ func newProcess(g *group, stage bool) (p *process, its []int, err error) {
 		if err == nil {
 			var fds [2]int
 			if err = unix.Pipe2(fds[:], unix.O_CLOEXEC); err == nil {
-				p.out[i], its = fds[0], append(its, fds[1])
+				p.out[i].fd, its = fds[0], append(its, fds[1])
 				err = unix.SetNonblock(fds[0], true)
 			}
 		}
@@ -135,11 +136,12 @@ func (p *process) closeAll() {
 			f.Close()
 		}
 	}
-	for _, fd := range []*int{&p.out[0], &p.out[1], &p.halt} {
-		if *fd >= 0 {
-			_ = unix.Close(*fd)
-			*fd = -1
-		}
+	for _, f := range p.out {
+		f.close()
+	}
+	if p.halt >= 0 {
+		_ = unix.Close(p.halt)
+		p.halt = -1
 	}
 }
 
@@ -224,10 +226,9 @@ func (p *process) awaitNamed(most time.Duration) error {
 
 // attach makes the process the exec's.
 func (p *process) attach(e *execution) {
-	for i, tail := range []*guestwire.Tail{e.x.Stdout, e.x.Stderr} {
-		fd := p.out[i]
-		p.out[i] = -1
-		p.outputs.Go(func() { p.pump(fd, tail) })
+	p.turn(e)
+	for _, f := range p.out {
+		p.outputs.Go(func() { p.pump(f) })
 	}
 	p.onExit(func(ev groupEvent) { e.end(unix.WaitStatus(ev.Status), ev.MaxRSS) })
 }
@@ -263,63 +264,12 @@ func (p *process) stop(gone bool) {
 	p.feeds.Wait()
 }
 
-// gather is how long the reader of a pipe lets output add up that comes in small
-// pieces: a program that prints much must not wake it with every line.
-const gather = 2 * time.Millisecond
-
-// pump copies a program's output into its tail until the pipe ends, or stop says
-// that what it holds is all. It waits by itself and not through the runtime,
-// which every write into the pipe would wake.
-func (p *process) pump(fd int, tail *guestwire.Tail) {
-	defer func() { _ = unix.Close(fd) }()
-	buf := make([]byte, 64<<10)
-	wait := time.NewTimer(0)
-	defer wait.Stop()
-	for {
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(p.halt), Events: unix.POLLIN}}
-		if _, err := unix.Poll(poll, -1); err == unix.EINTR {
-			continue
-		}
-		if poll[1].Revents != 0 {
-			drain(fd, tail, buf)
-			return
-		}
-		n, err := unix.Read(fd, buf)
-		switch {
-		case err == unix.EINTR || err == unix.EAGAIN:
-			continue
-		case n <= 0:
-			return
-		}
-		_, _ = tail.Write(buf[:n]) // fails only after Close
-		if n < len(buf)/2 {
-			wait.Reset(gather)
-			select {
-			case <-wait.C:
-			case <-p.stopped:
-			}
-		}
-	}
-}
-
-// drain reads what is in the pipe now, and no more: somebody may go on writing.
-func drain(fd int, tail *guestwire.Tail, buf []byte) {
-	left, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
-	for err == nil && left > 0 {
-		var n int
-		if n, err = unix.Read(fd, buf[:min(left, len(buf))]); n <= 0 {
-			return
-		}
-		_, _ = tail.Write(buf[:n])
-		left -= n
-	}
-}
-
 // follow reads what the driver says: that it is ready for its code, what ended
 // it, and the exit code before it tears its interpreter down. A program without a driver
 // says nothing.
 func (p *process) follow() {
 	defer p.report.Close()
+	defer p.hush()
 	lines := bufio.NewReaderSize(p.report, maxReport)
 	ready := false
 	for {
@@ -348,9 +298,30 @@ func (p *process) follow() {
 			close(p.named)
 			continue
 		}
+		if p.hear(text) {
+			continue
+		}
 		if code, err := strconv.ParseUint(text, 10, 8); err == nil {
 			p.over(groupEvent{PID: p.pid, Status: uint32(code << 8)})
 		}
 		return
+	}
+}
+
+// hear has a line taken by whoever follows an interpreter that lives on.
+func (p *process) hear(line string) bool {
+	p.mu.Lock()
+	said := p.said
+	p.mu.Unlock()
+	return said != nil && said(line)
+}
+
+// hush tells whoever follows an interpreter that there is nothing more to hear.
+func (p *process) hush() {
+	p.mu.Lock()
+	silent := p.silent
+	p.mu.Unlock()
+	if silent != nil {
+		silent()
 	}
 }

@@ -35,6 +35,8 @@ type supervisor struct {
 	tree   *tree // the workspace as the last scan left it
 	watch  *watch
 	spares *spares
+
+	contexts *contexts
 }
 
 // binding is what Prepare and Bind settled; it does not change.
@@ -62,6 +64,7 @@ func supervise() error {
 	s.tree = newTree()
 	s.watch = newWatch(s)
 	s.spares = newSpares(s)
+	s.contexts = newContexts(s)
 	var boot [8]byte
 	if _, err := rand.Read(boot[:]); err != nil {
 		return err
@@ -69,7 +72,7 @@ func supervise() error {
 	// A host that goes away must show as an error, not end the guest; a handler,
 	// unlike ignoring, is not inherited by what is executed.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
-	server := guestwire.NewServer(s, hex.EncodeToString(boot[:]), Build, []string{"exec", "groups", "scan", "attach", "settle"})
+	server := guestwire.NewServer(s, hex.EncodeToString(boot[:]), Build, []string{"exec", "groups", "scan", "attach", "settle", "contexts", "display"})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(stdio{os.Stdin, os.Stdout}) }() // not on the main thread, which others' identities must not touch
 	err := <-served

@@ -27,10 +27,20 @@ const (
 // Local modules in TypeScript become part of it; what else it imports stays an
 // import. A *compileError is the user's.
 func (e *execution) transpile(ctx context.Context, name string, source []byte) ([]byte, error) {
+	return e.translate(ctx, source, name)
+}
+
+// transpileCell turns a cell into JavaScript: what it declares keeps its name,
+// and what it imports stays an import, also where the cell does not use it.
+func (e *execution) transpileCell(ctx context.Context, name string, source []byte) ([]byte, error) {
+	return e.translate(ctx, source, name, "cell")
+}
+
+func (e *execution) translate(ctx context.Context, source []byte, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, transpileTime)
 	defer cancel()
 	t := &transpiling{ended: make(chan unix.WaitStatus, 1)}
-	if err := t.start(e, name, source); err != nil {
+	if err := t.start(e, source, args); err != nil {
 		return nil, err
 	}
 	select {
@@ -58,7 +68,7 @@ type transpiling struct {
 	ended    chan unix.WaitStatus
 }
 
-func (t *transpiling) start(e *execution, name string, source []byte) error {
+func (t *transpiling) start(e *execution, source []byte, args []string) error {
 	var its []int
 	var mine []*os.File
 	defer func() {
@@ -89,7 +99,7 @@ func (t *transpiling) start(e *execution, name string, source []byte) error {
 		defer mine[0].Close()
 		_, _ = mine[0].Write(source) // fails if the translator has ended
 	})
-	p := program{Argv: toBytes([]string{guestBinary, "transpile", name}), Dir: []byte(workspaceDir), Files: e.b.limits.OpenFiles, Tasks: e.b.nproc}
+	p := program{Argv: toBytes(append([]string{guestBinary, "transpile"}, args...)), Dir: []byte(workspaceDir), Files: e.b.limits.OpenFiles, Tasks: e.b.nproc}
 	p.Env = toBytes([]string{"GOMAXPROCS=1", "GOMEMLIMIT=128MiB"})
 	_, err := mine[3].Write(marshalProgram(p))
 	mine[3].Close()
@@ -115,6 +125,9 @@ func transpileMain() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	if len(os.Args) > 3 && os.Args[3] == "cell" {
+		return transpileCellMain(name, source)
+	}
 	result := api.Build(api.BuildOptions{
 		Stdin:         &api.StdinOptions{Contents: string(source), ResolveDir: workspaceDir, Sourcefile: name, Loader: api.LoaderTS},
 		Bundle:        true,
@@ -131,17 +144,43 @@ func transpileMain() int {
 		Plugins:       []api.Plugin{{Name: "local", Setup: localOnly}},
 	})
 	if len(result.Errors) > 0 {
-		shown := result.Errors[:min(len(result.Errors), maxMessages)]
-		for _, m := range api.FormatMessages(shown, api.FormatMessagesOptions{Kind: api.ErrorMessage}) {
-			fmt.Fprint(os.Stderr, strings.TrimLeft(m, "\n"))
-		}
-		return 2
+		return complain(result.Errors)
 	}
 	if len(result.OutputFiles) != 1 {
 		fmt.Fprintln(os.Stderr, "no translation")
 		return 1
 	}
 	if _, err := os.Stdout.Write(result.OutputFiles[0].Contents); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// complain shows what is wrong with the program.
+func complain(errors []api.Message) int {
+	shown := errors[:min(len(errors), maxMessages)]
+	for _, m := range api.FormatMessages(shown, api.FormatMessagesOptions{Kind: api.ErrorMessage}) {
+		fmt.Fprint(os.Stderr, strings.TrimLeft(m, "\n"))
+	}
+	return 2
+}
+
+// transpileCellMain translates without putting anything together.
+func transpileCellMain(name string, source []byte) int {
+	result := api.Transform(string(source), api.TransformOptions{
+		Sourcefile:  name,
+		Loader:      api.LoaderTS,
+		Platform:    api.PlatformNode,
+		Target:      api.ESNext,
+		TreeShaking: api.TreeShakingFalse,
+		Charset:     api.CharsetUTF8,
+		TsconfigRaw: `{"compilerOptions":{"verbatimModuleSyntax":true}}`,
+		LogLevel:    api.LogLevelSilent,
+	})
+	if len(result.Errors) > 0 {
+		return complain(result.Errors)
+	}
+	if _, err := os.Stdout.Write(result.Code); err != nil {
 		return 1
 	}
 	return 0

@@ -23,12 +23,20 @@ LIBRARIES = "/run/workbench/lib/python"
 PACKAGES = "/opt/workbench/packages"
 WORKSPACE = "/mnt/files"
 NO_BASE = "/nonexistent"  # see noUserSite in the guest
+BECOME_KERNEL = b"\xff\xff\xff\xff"  # see becomeKernel there
 IMPORT_VARIABLES = (b"HOME", b"XDG_", b"MPL", b"MATPLOTLIB", b"NUMPY", b"NPY", b"PANDAS", b"SCIPY", b"IPYTHON")  # libraries read them once
 
 
 def read_control():
-    with open(CONTROL, "rb", buffering=0) as f:
-        return f.readall()
+    """What comes on the control descriptor. None: this interpreter is to live on,
+    for cells that come there."""
+    with open(CONTROL, "rb", buffering=0, closefd=False) as f:
+        raw = f.read(4)
+        if raw == BECOME_KERNEL:
+            return None
+        raw += f.readall()
+    os.close(CONTROL)
+    return raw
 
 
 def parse_control(raw):
@@ -347,6 +355,18 @@ def start_cold(raw):
     os.execv(sys.executable, [sys.executable, __file__])
 
 
+def become_kernel(preloaded):
+    """Goes on as the interpreter of a context, and does not return."""
+    if preloaded and shadowed(preloaded):
+        for fd in (CONTROL, REPORT):
+            os.set_inheritable(fd, True)
+        os.execv(sys.executable, [sys.executable, __file__, "kernel"])
+    builtins.print = print_at_once
+    sys.path[0] = os.path.dirname(os.path.abspath(__file__))
+    import kernel
+    kernel.main(types.SimpleNamespace(**globals()))
+
+
 def main(preloaded=()):
     """Runs the program that comes. preloaded are the names of modules that are
     there and that a program may mean something else by."""
@@ -355,7 +375,9 @@ def main(preloaded=()):
     os.write(REPORT, b"ready\n")
     for fd in (CONTROL, REPORT):
         os.set_inheritable(fd, False)
-    raw = read_control()
+    raw = None if sys.argv[1:] == ["kernel"] else read_control()
+    if raw is None:
+        become_kernel(preloaded)
     name, path, directory, args, env, source = parse_control(raw)
     for key, value in env:
         os.environb[key] = value

@@ -1,0 +1,275 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+)
+
+// callsStop is for calls of a context to end that are under way when a cell
+// ends: whoever made them stands still by then.
+const callsStop = 200 * time.Millisecond
+
+// cell runs a cell to its end.
+func (e *execution) cell(ctx context.Context) (guestwire.ExecResult, error) {
+	s := e.s
+	s.mu.Lock()
+	s.execs[e.r.ID] = e
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.execs, e.r.ID)
+		s.mu.Unlock()
+	}()
+	k, fresh, err := s.contexts.take(ctx, e)
+	if err != nil {
+		return guestwire.ExecResult{}, err
+	}
+	defer func() { <-k.turn }()
+	s.spares.begun()
+	defer s.spares.ended()
+	s.runs.Add(1)
+	k.begin(e)
+	res, alive, err := e.runCell(ctx, k, fresh)
+	k.mu.Lock()
+	k.cell = nil
+	alive = alive && !k.dead
+	k.mu.Unlock()
+	if !alive {
+		k.end()
+	}
+	if e.broker != nil {
+		e.broker.close()
+	}
+	if err != nil {
+		return guestwire.ExecResult{}, notStarted(err)
+	}
+	res.Context = &guestwire.ContextState{Fresh: fresh, Alive: alive, Cell: k.cells}
+	return res, nil
+}
+
+// begin makes the interpreter this cell's.
+func (k *kernel) begin(e *execution) {
+	k.cells++
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cell, k.number = e, k.cells
+}
+
+// runCell starts the interpreter if it must, gives it the cell and follows it.
+// alive says whether the interpreter can go on.
+func (e *execution) runCell(ctx context.Context, k *kernel, fresh bool) (res guestwire.ExecResult, alive bool, err error) {
+	e.start = time.Now()
+	if fresh {
+		err = k.start(e)
+	} else if e.broker, err = newBroker(e, k.socket); err == nil {
+		e.group = k.group
+		k.p.turn(e)
+	}
+	if err != nil {
+		return res, false, err
+	}
+	e.mu.Lock()
+	e.pid = k.p.pid
+	e.mu.Unlock()
+	e.s.watch.add(e)
+	defer e.s.watch.remove(e)
+	reason := workbench.Reason("")
+	if fresh {
+		reason = e.awaitKernel(ctx, k)
+	}
+	e.x.Started()
+	e.start = time.Now()
+	failed := (*compileError)(nil)
+	if reason == "" && !e.over() {
+		if reason, err = e.give(ctx, k); err != nil && !errors.As(err, &failed) {
+			return res, false, err
+		}
+	}
+	alive = e.settle(k, reason == "" || reason != workbench.ReasonOutOfMemory && e.over(), &reason)
+	if failed != nil {
+		return e.compileFailed(failed), alive, nil
+	}
+	return e.result(reason), alive, nil
+}
+
+// over reports whether the cell has ended, as far as it is concerned.
+func (e *execution) over() bool {
+	select {
+	case <-e.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// awaitKernel waits until a new interpreter is ready for its first cell, or has
+// ended.
+func (e *execution) awaitKernel(ctx context.Context, k *kernel) workbench.Reason {
+	wait := time.NewTimer(kernelStart)
+	defer wait.Stop()
+	select {
+	case <-k.began:
+		return ""
+	case <-e.ended:
+		return ""
+	case <-e.outOfMem:
+		e.hit(workbench.LimitMemory)
+		return workbench.ReasonOutOfMemory
+	case <-e.cancelled:
+	case <-ctx.Done():
+	case <-wait.C:
+		fmt.Fprintln(e.s.log, "guest: an interpreter does not start")
+		return workbench.ReasonInfrastructure
+	}
+	return workbench.ReasonCancelled
+}
+
+// give lets the interpreter have the cell and waits for its end.
+func (e *execution) give(ctx context.Context, k *kernel) (workbench.Reason, error) {
+	name, source := e.r.Name, e.r.Source
+	if name == "" {
+		name = "cell-" + strconv.FormatInt(k.number, 10) + filepath.Ext(defaultNames[e.r.Language])
+	}
+	var message []byte
+	var err error
+	switch e.r.Language {
+	case workbench.Bash:
+		if message, err = k.shellCell(e, name, source); err != nil {
+			return "", err
+		}
+		defer os.Remove(filepath.Join(k.dir, name))
+	case workbench.TypeScript:
+		if source, err = e.transpileCell(ctx, name, source); err != nil {
+			return "", err
+		}
+		message = k.cellMessage(e, name, source)
+	default:
+		message = k.cellMessage(e, name, source)
+	}
+	wrote := make(chan error, 1)
+	go func() { wrote <- k.write(message) }() // waited for below
+	if err := k.group.letGo(holdIdle); err != nil && !isEnded(k.group) {
+		return "", err
+	}
+	reason := e.followCell(ctx, k)
+	_ = k.p.control.SetWriteDeadline(time.Unix(1, 0)) // what was not read will not be
+	if err := <-wrote; err != nil {
+		k.fail()
+	}
+	_ = k.p.control.SetWriteDeadline(time.Time{})
+	return reason, nil
+}
+
+// fail notes that the interpreter cannot be used any more.
+func (k *kernel) fail() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.dead = true
+}
+
+// followCell waits for the end of the cell and brings it about when time, memory
+// or patience is over. It returns why, "" for an end by itself.
+func (e *execution) followCell(ctx context.Context, k *kernel) workbench.Reason {
+	var timeout <-chan time.Time
+	if e.r.Timeout > 0 {
+		t := time.NewTimer(e.r.Timeout)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case <-e.ended:
+		return ""
+	case <-e.outOfMem:
+		e.hit(workbench.LimitMemory)
+		return workbench.ReasonOutOfMemory
+	case <-ctx.Done():
+		return workbench.ReasonCancelled
+	case <-timeout:
+		e.hit(workbench.LimitTime)
+		e.interrupt(k)
+		return workbench.ReasonTimeout
+	case <-e.cancelled:
+		e.interrupt(k)
+		return workbench.ReasonCancelled
+	}
+}
+
+// interrupt does to the cell what a keyboard does, to the interpreter and what it
+// runs in the foreground, and waits for it to end.
+func (e *execution) interrupt(k *kernel) {
+	_ = k.group.signal(-e.pid, unix.SIGINT)
+	grace := e.r.Grace
+	if grace <= 0 {
+		grace = defaultGrace
+	}
+	wait := time.NewTimer(grace)
+	defer wait.Stop()
+	select {
+	case <-e.ended:
+	case <-e.outOfMem:
+		e.hit(workbench.LimitMemory)
+	case <-wait.C:
+	}
+}
+
+// settle stops everything in the context, or ends it, and takes over what was
+// printed until then.
+func (e *execution) settle(k *kernel, alive bool, reason *workbench.Reason) bool {
+	if alive = alive && k.lives(); alive {
+		alive = k.rest() == nil
+	}
+	if alive && *reason == "" && e.s.watch.over() {
+		e.hit(workbench.LimitMemory)
+		*reason, alive = workbench.ReasonOutOfMemory, false
+	}
+	if *reason == "" && e.over() {
+		e.s.watch.left(e)
+	}
+	if alive {
+		k.p.drain()
+		for _, f := range k.p.out {
+			f.to(nil)
+		}
+		e.broker.finish(callsStop)
+		return true
+	}
+	k.group.kill()
+	wait := time.NewTimer(groupEndWait)
+	defer wait.Stop()
+	select {
+	case <-k.group.ended:
+		k.p.outputs.Wait() // nobody has the other ends
+		<-e.ended
+	case <-wait.C:
+		fmt.Fprintln(e.s.log, "guest: a killed context does not end")
+	}
+	e.broker.finish(callsGrace)
+	for _, limit := range k.p.limits() {
+		e.hit(limit)
+	}
+	return false
+}
+
+// rest makes everything in the context stand still.
+func (k *kernel) rest() error {
+	err := k.group.hold(holdIdle)
+	if err != nil {
+		fmt.Fprintln(k.s.log, "guest: a context does not stand still:", err)
+	}
+	return err
+}
+
+// exitedWith is the status of a process that ended with the code.
+func exitedWith(code int) unix.WaitStatus { return unix.WaitStatus(code << 8) }
+
+func waitStatus(ev groupEvent) unix.WaitStatus { return unix.WaitStatus(ev.Status) }

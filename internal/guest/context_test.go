@@ -1,0 +1,198 @@
+package guest_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox/oci"
+)
+
+// inContext is a request for a cell.
+func inContext(name string, lang workbench.Language, source string) guestwire.ExecRequest {
+	r := request(lang, source)
+	r.Context, r.Group = name, name
+	return r
+}
+
+// cell runs a cell to its end.
+func (s *session) cell(t testing.TB, name string, lang workbench.Language, source string) outcome {
+	t.Helper()
+	return s.do(t, inContext(name, lang, source))
+}
+
+// wantContext compares what became of the interpreter.
+func (o outcome) wantContext(t testing.TB, want guestwire.ContextState) {
+	t.Helper()
+	if o.Context == nil || *o.Context != want {
+		t.Errorf("context %+v, want %+v; exit %d %s %s\nstderr: %s", o.Context, want, o.ExitCode, o.Signal, o.Reason, clip(o.stderr))
+	}
+}
+
+// kinds are what was displayed, in order, and the plain text of each.
+func (o outcome) kinds() (all []string) {
+	for _, d := range o.shown {
+		all = append(all, d.Kind+" "+d.data["text/plain"])
+	}
+	return all
+}
+
+func (o outcome) wantShown(t testing.TB, want ...string) {
+	t.Helper()
+	if got := o.kinds(); !slices.Equal(got, want) {
+		t.Errorf("displayed %q, want %q\nstderr: %s", got, want, clip(o.stderr))
+	}
+}
+
+// onBoth runs a test with plain Python and with IPython.
+func onBoth(t *testing.T, f func(t *testing.T, s *session)) {
+	t.Run("plain on runc", func(t *testing.T) { f(t, MustSession(t, oci.Runc)) })
+	t.Run("plain on runsc", func(t *testing.T) { f(t, MustSession(t, oci.Runsc)) })
+	t.Run("IPython on runsc", func(t *testing.T) { f(t, MustIPython(t, oci.Runsc)) })
+}
+
+func TestPythonContext(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *session) {
+		for i, c := range []struct {
+			source string
+			exit   int
+			stdout string
+			stderr string // contained
+			shown  []string
+		}{
+			{source: "x = 20\nx + 1", shown: []string{"result 21"}},
+			{source: "print(x); x += 1; x", stdout: "20\n", shown: []string{"result 21"}},
+			{source: "x;"},
+			{source: "None"},
+			{source: "1/0", exit: 1, stderr: "File \"cell-5.py\", line 1", shown: []string{"error ZeroDivisionError: division by zero"}},
+			{source: "x = 1\nif x", exit: 1, stderr: "    if x\n", shown: []string{"error SyntaxError: expected ':' (cell-6.py, line 2)"}},
+			{source: "import asyncio\nawait asyncio.sleep(0); print('ok')", stdout: "ok\n"},
+			{source: "async def main():\n    await asyncio.sleep(0); print('B34')\nasyncio.run(main())", stdout: "B34\n"},
+			{source: "input()", exit: 1, stderr: "EOFError", shown: []string{"error EOFError: EOF when reading a line"}},
+			{source: "def f():\n    raise ValueError('é')"},
+			{source: "f()", exit: 1, stderr: "File \"cell-10.py\", line 2, in f", shown: []string{"error ValueError: é"}},
+			{source: "print('a'); workbench.display({'text/plain': 'b'}); print('c'); 'd'", stdout: "a\nc\n", shown: []string{"display b", "result 'd'"}},
+			{source: "display(5)", shown: []string{"display 5"}},
+			{source: "import os\nif os.fork() == 0: print('child', flush=True)\nelse: os.wait(); print('parent')", stdout: "child\nparent\n"},
+			{source: "print('x' * 300_000)", stdout: strings.Repeat("x", 300_000) + "\n"},
+			{source: "#" + strings.Repeat("#", 900_000) + "\nprint('long ok')", stdout: "long ok\n"},
+			{source: "__name__, __builtins__.__name__, os.getcwd()", shown: []string{"result ('__main__', 'builtins', '/mnt/files')"}},
+		} {
+			o := s.cell(t, "py", workbench.Python, c.source)
+			o.want(t, c.exit, c.stdout)
+			o.wantShown(t, c.shown...)
+			o.wantContext(t, guestwire.ContextState{Fresh: i == 0, Alive: true, Cell: int64(i + 1)})
+			if !strings.Contains(o.stderr, c.stderr) || c.stderr == "" && o.stderr != "" {
+				t.Errorf("%q: stderr %q, want %q in it", clip(c.source), clip(o.stderr), c.stderr)
+			}
+		}
+		t.Run("B24 after a timeout the next cell works", func(t *testing.T) {
+			s.cell(t, "b24", workbench.Python, "x = 1").want(t, 0, "")
+			r := inContext("b24", workbench.Python, "while True: pass")
+			r.Timeout = time.Second
+			o := s.do(t, r)
+			if o.Reason != workbench.ReasonTimeout || !o.Context.Alive || o.ExitCode != 130 {
+				t.Errorf("%+v %+v %s", o.ExecResult, o.Context, o.stderr)
+			}
+			s.cell(t, "b24", workbench.Python, "print(x)").want(t, 0, "1\n")
+			r = inContext("b24", workbench.Python, "import asyncio\nawait asyncio.sleep(60)")
+			r.Timeout = time.Second
+			if o := s.do(t, r); o.Reason != workbench.ReasonTimeout || !o.Context.Alive {
+				t.Errorf("%+v %+v %s", o.ExecResult, o.Context, o.stderr)
+			}
+			s.cell(t, "b24", workbench.Python, "await asyncio.sleep(0); print(x)").want(t, 0, "1\n")
+			r = inContext("b24", workbench.Python, "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass")
+			r.Timeout = time.Second
+			o = s.do(t, r)
+			if o.Reason != workbench.ReasonTimeout || o.Signal != "SIGKILL" || o.Context.Alive {
+				t.Errorf("%+v %+v %s", o.ExecResult, o.Context, o.stderr)
+			}
+			s.cell(t, "b24", workbench.Python, "x").wantContext(t, guestwire.ContextState{Fresh: true, Alive: true, Cell: 1})
+		})
+		t.Run("B25 an interrupt reaches a child", func(t *testing.T) {
+			h := newHost()
+			r := s.begin(t, inContext("py", workbench.Python, "import subprocess\nprint('up', flush=True)\ntry: subprocess.run([\"sleep\", \"30\"])\nexcept KeyboardInterrupt: print(\"KI\", flush=True)"), h)
+			<-h.wrote
+			time.Sleep(500 * time.Millisecond)
+			if err := r.Cancel(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			o := r.end()
+			o.want(t, 0, "up\nKI\n")
+			if o.Reason != workbench.ReasonCancelled || !o.Context.Alive {
+				t.Errorf("%+v %+v", o.ExecResult, o.Context)
+			}
+			s.cell(t, "py", workbench.Python, "print([p for p in os.listdir('/proc') if p.isdigit() and b'sleep' in open(f'/proc/{p}/cmdline','rb').read()], x)").want(t, 0, "[] 21\n")
+		})
+		t.Run("B29 a killed interpreter", func(t *testing.T) {
+			o := s.cell(t, "py", workbench.Python, "import os, signal; print('x'); os.kill(os.getpid(), signal.SIGKILL)")
+			if o.Signal != "SIGKILL" || o.stdout != "x\n" || o.Context.Alive {
+				t.Errorf("%+v %q", o.ExecResult, o.stdout)
+			}
+			o = s.cell(t, "py", workbench.Python, "print('new', 'x' in dir())")
+			o.want(t, 0, "new False\n")
+			o.wantContext(t, guestwire.ContextState{Fresh: true, Alive: true, Cell: 1})
+		})
+		t.Run("exit", func(t *testing.T) {
+			for source, code := range map[string]int{"import sys; sys.exit(3)": 3, "exit()": 0, "import os; os._exit(7)": 7, "raise SystemExit('words')": 1} {
+				o := s.cell(t, "exits", workbench.Python, "import atexit; atexit.register(lambda: print('bye'))\n"+source)
+				o.wantContext(t, guestwire.ContextState{Fresh: true, Cell: 1})
+				want := "bye\n"
+				if code == 7 {
+					want = ""
+				}
+				o.want(t, code, want)
+			}
+		})
+	})
+}
+
+func TestBashContext(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		for i, c := range []struct {
+			source string
+			exit   int
+			stdout string
+		}{
+			{"x=5; f() { echo f $1; }; cd /tmp; set -o pipefail; declare -A m; m[a]=1", 0, ""},
+			{"echo $x ${m[a]}; f 3; pwd; set -o | grep pipefail", 0, "5 1\nf 3\n/tmp\npipefail       \ton\n"},
+			{"cat <<'EOF'\nhi\nEOF\necho done\n", 0, "hi\ndone\n"},
+			{"cat <<'EOF'\nhi\nEOF", 0, "hi\n"},
+			{"printf 'one\\ntwo'", 0, "one\ntwo"},
+			{"cat; echo after", 0, "after\n"},
+			{"false", 1, ""},
+			{"echo $?; nosuchcommand", 127, "1\n"},
+			{"echo 'unfinished", 2, ""},
+			{"ls /proc/self/fd | wc -l; exec 9>&1; return 3", 3, "4\n"},
+			{"sleep 300 & echo started", 0, "started\n"},
+			{"kill %1 && echo killed", 0, "killed\n"},
+		} {
+			o := s.cell(t, "sh", workbench.Bash, c.source)
+			o.want(t, c.exit, c.stdout)
+			o.wantContext(t, guestwire.ContextState{Fresh: i == 0, Alive: true, Cell: int64(i + 1)})
+		}
+		t.Run("B23 exit ends the context", func(t *testing.T) {
+			o := s.cell(t, "sh", workbench.Bash, "echo bye; exit 42")
+			o.want(t, 42, "bye\n")
+			o.wantContext(t, guestwire.ContextState{Cell: 13})
+			o = s.cell(t, "sh", workbench.Bash, "echo ${x-unset}")
+			o.want(t, 0, "unset\n")
+			o.wantContext(t, guestwire.ContextState{Fresh: true, Alive: true, Cell: 1})
+		})
+		t.Run("an interrupt ends the cell alone", func(t *testing.T) {
+			for _, source := range []string{"sleep 60; echo bad", "f() { while :; do :; done; echo bad; }; f; echo bad", "bash -c 'sleep 60'; echo bad"} {
+				r := inContext("sh", workbench.Bash, source)
+				r.Timeout = time.Second
+				o := s.do(t, r)
+				o.want(t, 130, "")
+				if o.Reason != workbench.ReasonTimeout || !o.Context.Alive {
+					t.Errorf("%q: %+v %+v %s", source, o.ExecResult, o.Context, o.stderr)
+				}
+			}
+			s.cell(t, "sh", workbench.Bash, "echo alive; shopt -q extdebug; echo $?").want(t, 0, "alive\n1\n")
+		})
+	})
+}

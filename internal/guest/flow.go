@@ -1,0 +1,149 @@
+package guest
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workbenchdev/workbench/internal/guestwire"
+)
+
+// gather is how long the reader of a pipe lets output add up that comes in small
+// pieces: a program that prints much must not wake it with every line.
+const gather = 2 * time.Millisecond
+
+// flow is one output pipe of a program, and whose output it carries.
+type flow struct {
+	mu   sync.Mutex // held while bytes go from the pipe into the tail
+	turn *sync.Cond // tail changed, or the pipe was closed
+	fd   int        // -1 once closed
+	tail *guestwire.Tail
+	shut bool // nobody's output any more
+	buf  []byte
+}
+
+func newFlow() *flow {
+	f := &flow{fd: -1}
+	f.turn = sync.NewCond(&f.mu)
+	return f
+}
+
+// to makes what is read from here on the output of another exec; nil: nobody's.
+func (f *flow) to(t *guestwire.Tail) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tail = t
+	f.turn.Broadcast()
+}
+
+// shutDown lets a reader that waits for a tail go.
+func (f *flow) shutDown() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shut = true
+	f.turn.Broadcast()
+}
+
+func (f *flow) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fd >= 0 {
+		_ = unix.Close(f.fd)
+		f.fd = -1
+	}
+	f.turn.Broadcast()
+}
+
+// read moves what one read gives, once there is a tail for it. more is false at
+// the pipe's end.
+func (f *flow) read() (n int, more bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.tail == nil && f.fd >= 0 && !f.shut {
+		f.turn.Wait()
+	}
+	if f.fd < 0 || f.tail == nil {
+		return 0, false
+	}
+	if f.buf == nil {
+		f.buf = make([]byte, 64<<10)
+	}
+	n, err := unix.Read(f.fd, f.buf)
+	switch {
+	case err == unix.EINTR || err == unix.EAGAIN:
+		return 0, true
+	case n <= 0:
+		return 0, false
+	}
+	_, _ = f.tail.Write(f.buf[:n]) // fails only after Close
+	return n, true
+}
+
+// drain moves what is in the pipe now, and no more: somebody may go on writing.
+func (f *flow) drain() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fd < 0 || f.tail == nil {
+		return
+	}
+	left, err := unix.IoctlGetInt(f.fd, unix.TIOCINQ)
+	if left > 0 && f.buf == nil {
+		f.buf = make([]byte, 64<<10)
+	}
+	for err == nil && left > 0 {
+		var n int
+		if n, err = unix.Read(f.fd, f.buf[:min(left, len(f.buf))]); n <= 0 {
+			return
+		}
+		_, _ = f.tail.Write(f.buf[:n])
+		left -= n
+	}
+}
+
+// turn makes the process's output an exec's, from here on.
+func (p *process) turn(e *execution) {
+	p.out[0].to(e.x.Stdout)
+	p.out[1].to(e.x.Stderr)
+	e.mu.Lock()
+	e.proc = p
+	e.mu.Unlock()
+}
+
+// drain takes out of the pipes what they hold now.
+func (p *process) drain() {
+	for _, f := range p.out {
+		f.drain()
+	}
+}
+
+// pump copies a program's output into its tail until the pipe ends, or stop says
+// that what it holds is all. It waits by itself and not through the runtime,
+// which every write into the pipe would wake.
+func (p *process) pump(f *flow) {
+	defer f.close()
+	fd := f.fd
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(p.halt), Events: unix.POLLIN}}
+		if _, err := unix.Poll(poll, -1); err == unix.EINTR {
+			continue
+		}
+		if poll[1].Revents != 0 {
+			f.drain()
+			return
+		}
+		n, more := f.read()
+		if !more {
+			return
+		}
+		if n < len(f.buf)/2 {
+			wait.Reset(gather)
+			select {
+			case <-wait.C:
+			case <-p.stopped:
+			}
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package guest
+
+import (
+	"context"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// Who wants a group to stand still. It goes on once nobody does.
+const (
+	holdHost = 1 << iota // the host asked
+	holdScan             // the workspace is being read
+	holdIdle             // a context between two cells
+)
+
+// hold stops everything in the group and returns when nothing of it runs.
+func (g *group) hold(why uint32) error {
+	g.pausing.Lock()
+	defer g.pausing.Unlock()
+	held := g.held.Load()
+	if held == 0 {
+		if _, err := g.ask(groupCommand{Op: "pause"}); err != nil {
+			return err
+		}
+	}
+	g.held.Store(held | why)
+	return nil
+}
+
+// letGo ends a hold. Nobody waits for the group to go on: commands to it are
+// carried out in order.
+func (g *group) letGo(why uint32) error {
+	g.pausing.Lock()
+	defer g.pausing.Unlock()
+	held := g.held.Load()
+	g.held.Store(held &^ why)
+	if held == 0 || held&^why != 0 {
+		return nil
+	}
+	return g.tell(groupCommand{Op: "resume"})
+}
+
+// holdAll holds every live group. One that is about to end is waited for
+// instead.
+func (s *supervisor) holdAll(ctx context.Context, why uint32) error {
+	for _, g := range s.live() {
+		if g.ends() {
+			select {
+			case <-g.ended:
+				continue
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if err := g.hold(why); err != nil {
+			if endsSoon(g) {
+				continue
+			}
+			return workbench.E(workbench.CodeUnavailable, "the running code could not be paused").Caused(err)
+		}
+	}
+	return nil
+}
+
+// releaseAll ends a hold of every live group.
+func (s *supervisor) releaseAll(why uint32) error {
+	var failed error
+	for _, g := range s.live() {
+		if err := g.letGo(why); err != nil && !endsSoon(g) {
+			failed = workbench.E(workbench.CodeUnavailable, "paused code could not be resumed").Caused(err)
+		}
+	}
+	return failed
+}
+
+// PauseAll implements guestwire.Guest.
+func (s *supervisor) PauseAll(ctx context.Context) error { return s.holdAll(ctx, holdHost) }
+
+// ResumeAll implements guestwire.Guest.
+func (s *supervisor) ResumeAll(context.Context) error { return s.releaseAll(holdHost) }
+
+// ends reports whether the group has ended or is about to.
+func (g *group) ends() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ending || isEnded(g)
+}
