@@ -180,12 +180,8 @@ func (k *kernel) fail() {
 // followCell waits for the end of the cell and brings it about when time, memory
 // or patience is over. It returns why, "" for an end by itself.
 func (e *execution) followCell(ctx context.Context, k *kernel) workbench.Reason {
-	var timeout <-chan time.Time
-	if e.r.Timeout > 0 {
-		t := time.NewTimer(e.r.Timeout)
-		defer t.Stop()
-		timeout = t.C
-	}
+	timeout := e.limit.begin(e.r.Timeout)
+	defer e.limit.stop()
 	select {
 	case <-e.ended:
 		return ""
@@ -241,6 +237,9 @@ func (e *execution) settle(k *kernel, alive bool, reason *workbench.Reason) bool
 			f.to(nil)
 		}
 		e.broker.finish(callsStop)
+		for _, limit := range k.p.takeLimits() {
+			e.hit(limit)
+		}
 		return true
 	}
 	k.group.kill()
@@ -254,7 +253,7 @@ func (e *execution) settle(k *kernel, alive bool, reason *workbench.Reason) bool
 		fmt.Fprintln(e.s.log, "guest: a killed context does not end")
 	}
 	e.broker.finish(callsGrace)
-	for _, limit := range k.p.limits() {
+	for _, limit := range k.p.takeLimits() {
 		e.hit(limit)
 	}
 	return false

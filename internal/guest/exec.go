@@ -178,7 +178,7 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	p.outputs.Wait()
 	p.closeAll()
 	e.broker.finish(callsGrace)
-	for _, limit := range p.limits() {
+	for _, limit := range p.takeLimits() {
 		e.hit(limit)
 	}
 	return e.result(reason), nil

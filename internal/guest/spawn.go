@@ -193,11 +193,13 @@ func (p *process) launch(prog program) {
 	p.feeds.Go(p.follow)
 }
 
-// limits are those that the driver says ended the program.
-func (p *process) limits() []string {
+// takeLimits gives those that the driver says ended the program, once.
+func (p *process) takeLimits() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.met
+	met := p.met
+	p.met = nil
+	return met
 }
 
 // awaitReady waits until a driver is ready for its code, or will not be.
