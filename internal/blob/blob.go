@@ -93,16 +93,26 @@ func Put(ctx context.Context, s Store, id string, r io.Reader) (int64, error) {
 // w is dropped. It is for ids that depend on nothing but the content. A blob
 // that just appeared does not count: its writer may not have made it durable.
 func CommitOnce(ctx context.Context, s Store, w Writer, id string, size int64) error {
-	const settled = time.Minute
-	info, err := s.Stat(ctx, id)
-	if err == nil && info.Size == size && time.Since(info.Modified) > settled {
+	there, err := Settled(ctx, s, id, size)
+	if err != nil {
+		return err
+	}
+	if there {
 		w.Abort()
 		return nil
 	}
-	if err != nil && !IsNotFound(err) {
-		return err
-	}
 	return w.Commit(id)
+}
+
+// Settled reports whether a blob is there with that size, for long enough to be
+// durable.
+func Settled(ctx context.Context, s Store, id string, size int64) (bool, error) {
+	const settled = time.Minute
+	info, err := s.Stat(ctx, id)
+	if IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && info.Size == size && time.Since(info.Modified) > settled, err
 }
 
 // CheckID refuses, with invalid_request, whatever is not an id: 1 to 128 of

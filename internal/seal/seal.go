@@ -47,6 +47,7 @@ type tenantKey struct {
 	masterID [masterIDSize]byte
 	seal     []byte // object keys are derived from it
 	content  []byte // content ids are keyed with it
+	boundary [32]byte
 }
 
 // New makes a sealer. Tenant keys are made at their first use.
@@ -64,6 +65,16 @@ func (s *Sealer) ContentID(ctx context.Context, tenantID string, sum [sha256.Siz
 	mac := hmac.New(sha256.New, k.content)
 	mac.Write(sum[:])
 	return "c_" + hex.EncodeToString(mac.Sum(nil)), nil
+}
+
+// BoundaryKey is the tenant's secret for where its contents are cut into chunks.
+// Codes: encryption_key_unavailable, unavailable.
+func (s *Sealer) BoundaryKey(ctx context.Context, tenantID string) ([32]byte, error) {
+	k, err := s.current(ctx, tenantID)
+	if err != nil {
+		return [32]byte{}, err
+	}
+	return k.boundary, nil
 }
 
 // current is the key that seals for the tenant; it is made if there is none.
@@ -135,6 +146,11 @@ func (s *Sealer) unwrap(tenantID, keyID string, wrapped []byte, current bool) (*
 	if k.content, err = hkdf.Key(sha256.New, key, nil, "workbench content id key v1", keySize); err != nil {
 		return nil, err
 	}
+	boundary, err := hkdf.Key(sha256.New, key, nil, "workbench chunk boundary key v1", keySize)
+	if err != nil {
+		return nil, err
+	}
+	k.boundary = [32]byte(boundary)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if have := s.byID[id]; have != nil {

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -19,17 +21,31 @@ import (
 // waits, up to the call's deadline, for a sweeper that is deleting the same
 // blob, then is unavailable.
 func (db *DB) NoteBlob(ctx context.Context, blobID, tenantID string, size int64, at time.Time) error {
+	return db.NoteBlobs(ctx, tenantID, map[string]int64{blobID: size}, at)
+}
+
+// NoteBlobs is NoteBlob for several at once, by id with their sizes: all are
+// announced, or none.
+func (db *DB) NoteBlobs(ctx context.Context, tenantID string, sizes map[string]int64, at time.Time) error {
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
+	ids := slices.Sorted(maps.Keys(sizes)) // one order for every writer: no deadlock
 	for {
-		noted := false
+		dropping := false
 		err := db.write(ctx, "note_blob", func(t *tx) error {
-			n, err := t.exec(`INSERT INTO blobs (id, tenant_id, size, noted_at) VALUES ($1, $2, $3, $4)
-				ON CONFLICT (id) DO UPDATE SET noted_at = $4, size = $3 WHERE blobs.dropping = 0`, blobID, tenantID, size, micros(at))
-			noted = n > 0
-			return err
+			for _, id := range ids {
+				n, err := t.exec(`INSERT INTO blobs (id, tenant_id, size, noted_at) VALUES ($1, $2, $3, $4)
+					ON CONFLICT (id) DO UPDATE SET noted_at = $4, size = $3 WHERE blobs.dropping = 0`, id, tenantID, sizes[id], micros(at))
+				if err != nil {
+					return err
+				}
+				if dropping = n == 0; dropping {
+					return errDropping
+				}
+			}
+			return nil
 		})
-		if err != nil || noted {
+		if !dropping {
 			return err
 		}
 		select {
@@ -39,6 +55,10 @@ func (db *DB) NoteBlob(ctx context.Context, blobID, tenantID string, size int64,
 		}
 	}
 }
+
+// errDropping takes back what was announced beside a blob that a sweeper is
+// deleting.
+var errDropping = errors.New("a blob is being deleted")
 
 // insertInline adds a blob whose bytes the database itself keeps. It goes with
 // its row in blobs.

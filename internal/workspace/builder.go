@@ -10,7 +10,6 @@ import (
 	"io"
 
 	"github.com/workbenchdev/workbench"
-	"github.com/workbenchdev/workbench/internal/blob"
 	"github.com/workbenchdev/workbench/internal/failpoint"
 	"github.com/workbenchdev/workbench/internal/seal"
 )
@@ -44,8 +43,15 @@ type Builder struct {
 
 	pack *pack
 	refs []string
-	new  map[[sha256.Size]byte]*item // contents this builder stored
-	old  map[[sha256.Size]byte]*item // contents of the parent; nil until needed
+
+	gear         *gear
+	cutting      []byte
+	chunks       map[[sha256.Size]byte]part // of large files this builder stored
+	pending      []chunk
+	pendingBytes int64
+
+	new map[[sha256.Size]byte]*item // contents this builder stored
+	old map[[sha256.Size]byte]*item // contents of the parent; nil until needed
 }
 
 // pack is one that is not written yet.
@@ -73,7 +79,8 @@ func (c Committed) Describe(commit workbench.Commit) workbench.Commit {
 // Begin starts a change of a tenant's tree.
 func (s *Store) Begin(_ context.Context, tenantID string, parent Tree) *Builder {
 	return &Builder{s: s, tenantID: tenantID, parent: parent, change: newChange(parent),
-		maxEntries: DefaultMaxEntries, maxBytes: DefaultMaxBytes, new: map[[sha256.Size]byte]*item{}}
+		maxEntries: DefaultMaxEntries, maxBytes: DefaultMaxBytes, new: map[[sha256.Size]byte]*item{},
+		chunks: map[[sha256.Size]byte]part{}}
 }
 
 // Limit bounds the tree: its entries, and the bytes of its contents.
@@ -126,7 +133,7 @@ func (b *Builder) Touch(e Entry) error {
 	if old == nil {
 		return violation("a file comes without its content")
 	}
-	return b.place(e, &item{kind: File, size: old.size, sum: old.sum, at: old.at, offset: old.offset})
+	return b.place(e, &item{kind: File, size: old.size, sum: old.sum, at: old.at, offset: old.offset, parts: old.parts})
 }
 
 func (b *Builder) place(e Entry, it *item) error {
@@ -182,7 +189,7 @@ func (b *Builder) Commit(ctx context.Context) (Committed, error) {
 	}
 	made := Committed{Changes: changesOf(ds)}
 	ops, base := opsOf(ds), b.parent.made
-	next := manifest{depth: base.depth + 1, ops: base.ops + len(ops)}
+	next := manifest{depth: base.depth + 1, ops: base.ops + len(ops), base: &base}
 	if entries, _, _ := tree.Counts(); base.id == "" || entries <= alwaysFull || next.depth >= maxChain || int64(2*next.ops) > entries {
 		ops, base, next = opsOf(diff(Empty(), tree)), manifest{}, manifest{}
 	}
@@ -190,6 +197,9 @@ func (b *Builder) Commit(ctx context.Context) (Committed, error) {
 		if o.it != nil && o.it.kind == File && o.it.at == nil {
 			return Committed{}, workbench.E(workbench.CodeInternal, "the parent tree has contents that were never stored")
 		}
+	}
+	if err := b.writePending(ctx); err != nil {
+		return Committed{}, err
 	}
 	if b.pack == nil {
 		b.pack = &pack{}
@@ -222,24 +232,30 @@ func (b *Builder) store(ctx context.Context, e Entry, r io.Reader) (*item, error
 		return nil, err
 	}
 	if n != e.Size {
-		return nil, violation("a file has another size than its entry says")
+		return nil, wrongSize()
 	}
 	it := &item{kind: File, size: n, sum: sha256.Sum256(content.Bytes())}
 	if b.known(it, old) {
 		return it, nil
 	}
+	if it.at, it.offset, err = b.packed(ctx, content.Bytes()); err != nil {
+		return nil, err
+	}
+	b.new[it.sum] = it
+	return it, nil
+}
+
+// packed adds a small content to the pack and says where it is.
+func (b *Builder) packed(ctx context.Context, content []byte) (*object, int64, error) {
 	if b.pack == nil {
 		b.pack = &pack{}
 	}
-	it.at, it.offset = &b.pack.object, int64(len(b.pack.contents))
-	b.pack.contents = append(b.pack.contents, content.Bytes()...)
-	b.new[it.sum] = it
+	at, offset := &b.pack.object, int64(len(b.pack.contents))
+	b.pack.contents = append(b.pack.contents, content...)
 	if len(b.pack.contents) >= packFull {
-		if err := b.flushFull(ctx); err != nil {
-			return nil, err
-		}
+		return at, offset, b.flushFull(ctx)
 	}
-	return it, nil
+	return at, offset, nil
 }
 
 // known finds the content where it is stored already.
@@ -250,50 +266,8 @@ func (b *Builder) known(it, old *item) bool {
 	if old == nil {
 		return false
 	}
-	it.at, it.offset = old.at, old.offset
+	it.at, it.offset, it.parts = old.at, old.offset, old.parts
 	return true
-}
-
-// storeLarge streams a content into an object of its own.
-func (b *Builder) storeLarge(ctx context.Context, e Entry, old *item, r io.Reader) (*item, error) {
-	w, err := b.s.blobs.Create(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer w.Abort()
-	sealed, err := b.s.sealer.NewWriter(ctx, b.tenantID, seal.KindContent, w)
-	if err != nil {
-		return nil, err
-	}
-	hash := sha256.New()
-	n, err := io.Copy(io.MultiWriter(hash, sealed), io.LimitReader(r, e.Size+1))
-	if err != nil {
-		return nil, err
-	}
-	if n != e.Size {
-		return nil, violation("a file has another size than its entry says")
-	}
-	it := &item{kind: File, size: n, sum: [sha256.Size]byte(hash.Sum(nil))}
-	if b.known(it, old) {
-		return it, nil
-	}
-	id, err := b.s.sealer.ContentID(ctx, b.tenantID, it.sum)
-	if err != nil {
-		return nil, err
-	}
-	if err := sealed.Close(id); err != nil {
-		return nil, err
-	}
-	if err := b.s.records.NoteBlob(ctx, id, b.tenantID, n, b.s.clock()); err != nil {
-		return nil, err
-	}
-	if err := blob.CommitOnce(ctx, b.s.blobs, w, id, seal.SealedSize(n)); err != nil {
-		return nil, err
-	}
-	it.at = &object{id: id}
-	b.refs = append(b.refs, id)
-	b.new[it.sum] = it
-	return it, nil
 }
 
 // flushFull writes a pack without a manifest.

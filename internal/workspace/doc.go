@@ -29,12 +29,18 @@
 // # What is stored
 //
 // A commit writes at most one pack with its manifest: a sealed object that also
-// holds the contents that are new and small. Contents over 256 KiB are objects
-// of their own under their content id, stored once per tenant. A pack of at
+// holds the contents that are new and small. Contents over 256 KiB are cut into
+// chunks of 256 KiB to 4 MiB, usually 1 MiB, where the content itself and a
+// secret of the tenant say; each is an object of its own under its content id,
+// stored once per tenant, and a file's last chunk goes into the pack if it is
+// small. A content in one chunk is thus stored under its own id. A pack of at
 // most 64 KiB, sealed, travels in Commit.Inline and is stored in the same
 // transaction as the commit's row: the usual commit costs no fsync of its own.
 // A commit that changes nothing writes nothing.
 //
 // A manifest is the difference to an earlier one, or to the empty tree. A chain
 // of differences ends after 256, or when they outweigh half the tree.
+//
+// Refs lists what a tree needs. A blob stays as long as any owner refers to it,
+// a session or a fork of one.
 package workspace

@@ -113,6 +113,7 @@ type item struct {
 	sum    [sha256.Size]byte // of a file's content
 	at     *object           // where a file's content is; nil where that is not known
 	offset int64             // of the content in at
+	parts  []part            // of a content in several; then at and offset are the first's
 	target string            // of a link
 	dir    *node             // of a directory; nil when it is empty
 }

@@ -9,7 +9,7 @@ import (
 
 // A manifest, before it is sealed in a pack:
 //
-//	version      byte, 1
+//	version      byte, 2
 //	root         32 bytes: of the tree it makes
 //	base         text: id of the manifest it differs from, empty for none
 //	objects      count, then ids: where contents lie; "" is this manifest's pack
@@ -19,12 +19,15 @@ import (
 //	  kind       byte: "f", "d", "l", or "-" for a path that went with all below it
 //	  mode       (not for "-")
 //	  mtime      signed
-//	  f: size, SHA-256 (32 bytes), index of its object, offset in it
+//	  f: size, SHA-256 (32 bytes), number of its parts;
+//	     of one part: index of its object, offset in it;
+//	     of each of several: size, SHA-256, index of its object, offset in it
 //	  l: target  text
 //
-// Numbers are varints; texts are preceded by their length.
+// Version 1 has no parts: every file has one. Numbers are varints; texts are preceded by their length.
 const (
-	manifestVersion = 1
+	manifestVersion = 2
+	firstVersion    = 1
 	gone            = '-'
 
 	// maxChain bounds how many manifests are read for one tree.
@@ -35,6 +38,7 @@ const (
 
 // stored is a manifest that was read.
 type stored struct {
+	id   string
 	root [sha256.Size]byte
 	base string
 	ops  []op
@@ -70,9 +74,11 @@ func encodeManifest(root [sha256.Size]byte, base string, ops []op, self *object)
 		if o.it == nil || o.it.kind != File {
 			continue
 		}
-		if _, known := index[o.it.at]; !known {
-			index[o.it.at] = len(objects)
-			objects = append(objects, o.it.at)
+		for _, p := range o.it.stored() {
+			if _, known := index[p.at]; !known {
+				index[p.at] = len(objects)
+				objects = append(objects, p.at)
+			}
 		}
 	}
 	b = binary.AppendUvarint(b, uint64(len(objects)))
@@ -105,8 +111,15 @@ func encodeManifest(root [sha256.Size]byte, base string, ops []op, self *object)
 		case File:
 			b = binary.AppendUvarint(b, uint64(o.it.size))
 			b = append(b, o.it.sum[:]...)
-			b = binary.AppendUvarint(b, uint64(index[o.it.at]))
-			b = binary.AppendUvarint(b, uint64(o.it.offset))
+			b = binary.AppendUvarint(b, uint64(max(1, len(o.it.parts))))
+			for _, p := range o.it.stored() {
+				if o.it.parts != nil {
+					b = binary.AppendUvarint(b, uint64(p.size))
+					b = append(b, p.sum[:]...)
+				}
+				b = binary.AppendUvarint(b, uint64(index[p.at]))
+				b = binary.AppendUvarint(b, uint64(p.offset))
+			}
 		case Symlink:
 			b = appendText(b, o.it.target)
 		case Dir:
@@ -129,7 +142,8 @@ func damaged(what string) *workbench.Error {
 func decodeManifest(b []byte, self *object) (stored, error) {
 	r := reader{b: b}
 	var m stored
-	if v := r.byte(); v != manifestVersion {
+	version := r.byte()
+	if version != manifestVersion && version != firstVersion {
 		return m, damaged("a manifest of another format")
 	}
 	copy(m.root[:], r.bytes(sha256.Size))
@@ -142,10 +156,11 @@ func decodeManifest(b []byte, self *object) (stored, error) {
 			objects[i] = &object{id: id}
 		}
 	}
-	m.ops = make([]op, 0, min(r.count(3), 1<<16))
+	ops := r.count(3)
+	m.ops = make([]op, 0, min(ops, 1<<16))
 	previous := ""
-	for range r.counted {
-		o, err := r.op(previous, objects)
+	for range ops {
+		o, err := r.op(version, previous, objects)
 		if err != nil {
 			return stored{}, err
 		}
@@ -159,7 +174,7 @@ func decodeManifest(b []byte, self *object) (stored, error) {
 }
 
 // op reads one difference. Paths only grow, so none comes twice.
-func (r *reader) op(previous string, objects []*object) (op, error) {
+func (r *reader) op(version byte, previous string, objects []*object) (op, error) {
 	shared := r.number()
 	if shared > uint64(len(previous)) {
 		return op{}, damaged("a path without a beginning")
@@ -181,13 +196,9 @@ func (r *reader) op(previous string, objects []*object) (op, error) {
 	o.it = &item{kind: Type(kind), mode: uint32(min(r.number(), 1<<31)), mtime: r.signed()}
 	switch o.it.kind {
 	case File:
-		size := r.number()
-		copy(o.it.sum[:], r.bytes(sha256.Size))
-		i, offset := r.number(), r.number()
-		if size > 1<<62 || offset > 1<<62 || i >= uint64(len(objects)) {
-			return op{}, damaged("a content that is nowhere")
+		if err := r.file(version, o.it, objects); err != nil {
+			return op{}, err
 		}
-		o.it.size, o.it.at, o.it.offset = int64(size), objects[i], int64(offset)
 	case Symlink:
 		o.it.target = r.text()
 	case Dir:
@@ -199,6 +210,51 @@ func (r *reader) op(previous string, objects []*object) (op, error) {
 		return op{}, damaged("an impossible entry")
 	}
 	return o, nil
+}
+
+// file reads where the content of a file is.
+func (r *reader) file(version byte, it *item, objects []*object) error {
+	nowhere := damaged("a content that is nowhere")
+	size := r.number()
+	copy(it.sum[:], r.bytes(sha256.Size))
+	n := 1
+	if version > firstVersion {
+		n = r.count(2)
+	}
+	if size > 1<<62 || n == 0 {
+		return nowhere
+	}
+	it.size = int64(size)
+	var end uint64
+	for range n {
+		p := part{sum: it.sum, size: it.size}
+		if n > 1 {
+			s := r.number()
+			if s == 0 || s > size {
+				return nowhere
+			}
+			p.size = int64(s)
+			copy(p.sum[:], r.bytes(sha256.Size))
+		}
+		i, offset := r.number(), r.number()
+		if offset > 1<<62 || i >= uint64(len(objects)) {
+			return nowhere
+		}
+		p.at, p.offset = objects[i], int64(offset)
+		if end += uint64(p.size); end > size {
+			return nowhere
+		}
+		if n > 1 {
+			it.parts = append(it.parts, p)
+		}
+		if it.at == nil {
+			it.at, it.offset = p.at, p.offset
+		}
+	}
+	if end != size {
+		return nowhere
+	}
+	return nil
 }
 
 // Encode is a whole tree as a manifest, before it is sealed. Where contents

@@ -17,6 +17,8 @@ import (
 type Records interface {
 	// NoteBlob announces a blob before it is put.
 	NoteBlob(ctx context.Context, blobID, tenantID string, size int64, at time.Time) error
+	// NoteBlobs announces several, by id with their sizes.
+	NoteBlobs(ctx context.Context, tenantID string, sizes map[string]int64, at time.Time) error
 	// InlineBlob reads what was stored with a commit.
 	InlineBlob(ctx context.Context, tenantID, blobID string) ([]byte, error)
 }
@@ -79,7 +81,15 @@ func (s *Store) Load(ctx context.Context, tenantID, manifestID string) (Tree, er
 			ops += len(chain[i].ops)
 		}
 	}
-	tree.made = manifest{id: manifestID, depth: len(chain) - 1, ops: ops}
+	for i := len(chain) - 1; i >= 0; i-- {
+		made := manifest{id: chain[i].id, depth: len(chain) - 1 - i}
+		if i < len(chain)-1 {
+			below := tree.made
+			made.base = &below
+		}
+		tree.made = made
+	}
+	tree.made.ops = ops
 	return tree, nil
 }
 
@@ -94,7 +104,9 @@ func (s *Store) readManifest(ctx context.Context, tenantID, id string) (stored, 
 	if _, err := p.ReadAt(raw, packHeader); err != nil {
 		return stored{}, workbench.AsError(err)
 	}
-	return decodeManifest(raw, self)
+	m, err := decodeManifest(raw, self)
+	m.id = id
+	return m, err
 }
 
 // opened is an open pack or content.
@@ -158,12 +170,12 @@ func packStart(o *seal.Object) (int64, error) {
 	return packHeader + n, nil
 }
 
-// section is the content of a file in an open object.
-func (p opened) section(it *item) (*io.SectionReader, error) {
-	if start := p.start + it.offset; start > p.Size() || it.size > p.Size()-start {
+// section is a part of a file in an open object.
+func (p opened) section(of part) (*io.SectionReader, error) {
+	if start := p.start + of.offset; start > p.Size() || of.size > p.Size()-start {
 		return nil, damaged("a content that is shorter than its file")
 	}
-	return io.NewSectionReader(p, p.start+it.offset, it.size), nil
+	return io.NewSectionReader(p, p.start+of.offset, of.size), nil
 }
 
 // missing says that a referenced object is not there, which is damage.
@@ -175,7 +187,8 @@ func missing(err error) error {
 	return err
 }
 
-// Open opens a file of a tree for reading. Codes: not_found, path_invalid (it
+// Open opens a file of a tree for reading, at any place; of a large file only
+// the chunks that are read are opened, with ctx. Codes: not_found, path_invalid (it
 // is no file), content_corrupt, encryption_key_unavailable, unavailable.
 func (s *Store) Open(ctx context.Context, tenantID string, t Tree, path string) (Entry, io.ReadSeekCloser, error) {
 	it := t.root.lookup(path)
@@ -185,16 +198,13 @@ func (s *Store) Open(ctx context.Context, tenantID string, t Tree, path string) 
 	if it.kind != File {
 		return Entry{}, nil, workbench.E(workbench.CodePathInvalid, "the path is a %s, which has no contents to read", it.kind)
 	}
-	p, err := s.openObject(ctx, tenantID, it.at)
+	from := &Restoring{s: s, ctx: ctx, tenantID: tenantID, most: 2}
+	content, err := newContent(it, from.object)
 	if err != nil {
+		_ = from.Close()
 		return Entry{}, nil, err
 	}
-	content, err := p.section(it)
-	if err != nil {
-		_ = p.Close()
-		return Entry{}, nil, err
-	}
-	return it.entry(path), fileReader{content, p.Object}, nil
+	return it.entry(path), fileReader{content, from}, nil
 }
 
 type fileReader struct {
@@ -204,7 +214,7 @@ type fileReader struct {
 
 // Restore reads a tree entry by entry, to write it somewhere else.
 func (s *Store) Restore(ctx context.Context, tenantID string, t Tree) *Restoring {
-	r := &Restoring{s: s, ctx: ctx, tenantID: tenantID}
+	r := &Restoring{s: s, ctx: ctx, tenantID: tenantID, most: maxOpen}
 	t.root.walk("", func(path string, it *item) bool {
 		r.left = append(r.left, op{path, it})
 		return true
@@ -221,6 +231,7 @@ type Restoring struct {
 	s        *Store
 	ctx      context.Context
 	tenantID string
+	most     int // objects kept open
 	left     []op
 	open     []held // the last used at the end
 }
@@ -244,7 +255,7 @@ func (r *Restoring) Next() (Entry, io.Reader, error) {
 	if e.Type != File {
 		return e, nil, nil
 	}
-	content, err := r.content(next.it)
+	content, err := newContent(next.it, r.object)
 	if err != nil {
 		_ = r.Close()
 		return Entry{}, nil, err
@@ -252,23 +263,24 @@ func (r *Restoring) Next() (Entry, io.Reader, error) {
 	return e, content, nil
 }
 
-func (r *Restoring) content(it *item) (io.Reader, error) {
+// object opens an object, or finds it open.
+func (r *Restoring) object(at *object) (opened, error) {
 	for i, h := range r.open {
-		if h.at == it.at {
+		if h.at == at {
 			r.open = append(append(r.open[:i], r.open[i+1:]...), h)
-			return h.section(it)
+			return h.opened, nil
 		}
 	}
-	p, err := r.s.openObject(r.ctx, r.tenantID, it.at)
+	p, err := r.s.openObject(r.ctx, r.tenantID, at)
 	if err != nil {
-		return nil, err
+		return opened{}, err
 	}
-	if len(r.open) == maxOpen {
+	if len(r.open) == r.most {
 		_ = r.open[0].Close()
 		r.open = r.open[1:]
 	}
-	r.open = append(r.open, held{it.at, p})
-	return p.section(it)
+	r.open = append(r.open, held{at, p})
+	return p, nil
 }
 
 // Close releases what is open. It may be called at any time, also again.

@@ -18,8 +18,9 @@ type Tree struct {
 // manifest says how a tree is stored. The zero value says that it is not.
 type manifest struct {
 	id    string
-	depth int // manifests below it in its chain
-	ops   int // differences in the chain since its full manifest
+	depth int       // manifests below it in its chain
+	ops   int       // differences in the chain since its full manifest
+	base  *manifest // the one below
 }
 
 // EmptyManifest is the manifest id of the empty tree, which is not stored.

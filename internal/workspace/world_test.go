@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ type world struct {
 	trees   *workspace.Store
 	session workbench.Session
 	epoch   int64
-	syncs   int // fsyncs of the blob store
+	syncs   atomic.Int64 // fsyncs of the blob store
 }
 
 func mustWorld(t testing.TB) *world {
@@ -38,7 +39,7 @@ func mustWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.db.Close() })
-	if w.blobs, err = blob.OpenDisk(filepath.Join(w.dir, "blobs"), blob.OnSync(func(_ string, real func() error) error { w.syncs++; return real() })); err != nil {
+	if w.blobs, err = blob.OpenDisk(filepath.Join(w.dir, "blobs"), blob.OnSync(func(_ string, real func() error) error { w.syncs.Add(1); return real() })); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.blobs.Close() })
@@ -49,7 +50,7 @@ func mustWorld(t testing.TB) *world {
 	w.sealer = seal.New(masters, w.db)
 	w.trees = workspace.New(w.blobs, w.sealer, w.db)
 	w.session = w.mustSession("acme")
-	w.syncs = 0
+	w.syncs.Store(0)
 	return w
 }
 
