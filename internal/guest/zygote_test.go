@@ -1,11 +1,13 @@
 package guest_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox/oci"
 )
 
@@ -136,4 +138,24 @@ print(os.getpriority(os.PRIO_PROCESS, 0))
 `).want(t, 0, "0\n")
 		s.asFork(t, "print('still there')").want(t, 0, "still there\n")
 	})
+}
+
+// TestPreloaded: what the image lists is there at once, and as an import would
+// have it.
+func TestPreloaded(t *testing.T) {
+	s := MustSessionOf(t, oci.Runsc, "standard")
+	listed := s.do(t, guestwire.ExecRequest{Argv: []string{"cat", "/opt/workbench/preload"}}).stdout
+	if names := strings.Fields(listed); !slices.Contains(names, "pandas") {
+		t.Fatalf("the image lists %q: build it again (workbench image build standard --again)", names)
+	}
+	s.asFork(t, "import sys\nprint('pandas' in sys.modules, 'matplotlib.pyplot' in sys.modules)\nimport pandas, numpy\nprint(pandas.DataFrame({'a': [1, 2]}).a.sum(), numpy.random.rand() != 0)").want(t, 0, "True True\n3 True\n")
+	a, b := s.asFork(t, "import numpy\nprint(numpy.random.rand(3))").stdout, s.asFork(t, "import numpy\nprint(numpy.random.rand(3))").stdout
+	if a == b {
+		t.Errorf("two forks drew %s", a)
+	}
+	s.asFork(t, "import matplotlib, matplotlib.pyplot as p, os\nprint(matplotlib.get_backend().lower(), matplotlib.get_cachedir(), matplotlib.get_configdir(), p.get_fignums())\np.plot([1, 2]); p.savefig('x.png'); print(os.path.getsize('x.png') > 1000)").want(t, 0,
+		"agg /tmp/home/.cache/matplotlib /tmp/home/.config/matplotlib []\nTrue\n")
+	s.code(t, workbench.Bash, "echo 'lines.linewidth: 7' > matplotlibrc").want(t, 0, "")
+	time.Sleep(warm)
+	s.code(t, workbench.Python, "import matplotlib\nprint(matplotlib.rcParams['lines.linewidth'])").want(t, 0, "7.0\n")
 }
