@@ -75,7 +75,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.fitsCommand(c) }
 	a.connection.flags(root.PersistentFlags())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
-	root.AddCommand(a.serveCommand(), a.runCommand(), a.sessionCommand(), a.artifactCommand(), a.runsCommand(), a.contextsCommand(), a.sizesCommand(),
+	root.AddCommand(a.serveCommand(), a.runCommand(), a.sessionCommand(), a.artifactCommand(), a.runsCommand(), a.contextsCommand(), a.filesCommand(), a.commitsCommand(), a.sizesCommand(),
 		a.keyCommand(), a.imageCommand(), a.doctorCommand(), a.verifyCommand(), a.versionCommand())
 	return root
 }

@@ -95,7 +95,7 @@ func (a *app) sessionCommand() *cobra.Command {
 	var l local
 	c := group(&cobra.Command{Use: "session", Short: "Create, list, change and end sessions"})
 	l.flags(c.PersistentFlags(), localData())
-	c.AddCommand(a.sessionCreate(&l), a.sessionList(&l), a.sessionShow(&l), a.sessionConfigure(&l), a.sessionRestart(&l), a.sessionClose(&l))
+	c.AddCommand(a.sessionCreate(&l), a.sessionList(&l), a.sessionShow(&l), a.sessionConfigure(&l), a.sessionRestart(&l), a.sessionRollback(&l), a.sessionFork(&l), a.sessionClose(&l))
 	return c
 }
 
