@@ -157,7 +157,8 @@ func (e *execution) give(ctx context.Context, k *kernel) (workbench.Reason, erro
 		message = k.cellMessage(e, name, source)
 	}
 	wrote := make(chan error, 1)
-	go func() { wrote <- k.write(message) }() // waited for below
+	k.wrote = make(chan struct{})
+	go func() { defer close(k.wrote); wrote <- k.write(message) }() // waited for below
 	if err := k.group.letGo(holdIdle); err != nil && !isEnded(k.group) {
 		return "", err
 	}
@@ -204,6 +205,9 @@ func (e *execution) followCell(ctx context.Context, k *kernel) workbench.Reason 
 // runs in the foreground, and waits for it to end.
 func (e *execution) interrupt(k *kernel) {
 	_ = k.group.signal(-e.pid, unix.SIGINT)
+	if k.kind == workbench.JavaScript {
+		k.interruptReader()
+	}
 	grace := e.r.Grace
 	if grace <= 0 {
 		grace = defaultGrace
@@ -215,6 +219,17 @@ func (e *execution) interrupt(k *kernel) {
 	case <-e.outOfMem:
 		e.hit(workbench.LimitMemory)
 	case <-wait.C:
+	}
+}
+
+// interruptReader tells the thread that reads for JavaScript, which no signal
+// reaches while a program does not let go of the main one: an empty frame of no
+// cell, behind the cell's.
+func (k *kernel) interruptReader() {
+	select {
+	case <-k.wrote:
+		_ = k.write(appendString(nil, "\x00\x00\x00\x00")) // one that does not read is ended
+	default:
 	}
 }
 

@@ -36,6 +36,7 @@ type kernel struct {
 	group  *group
 	p      *process
 	cells  int64
+	wrote  chan struct{} // closed once the cell's message is written
 	began  chan struct{} // closed once it is ready for a cell
 	once   sync.Once     // closes began
 	ending sync.Once

@@ -150,6 +150,76 @@ func TestPythonContext(t *testing.T) {
 	})
 }
 
+func TestJavaScriptContext(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		const js, ts = workbench.JavaScript, workbench.TypeScript
+		for i, c := range []struct {
+			lang   workbench.Language
+			source string
+			exit   int
+			stdout string
+			stderr string // contained
+			shown  []string
+		}{
+			{lang: js, source: "let x = 20; x + 1", shown: []string{"result 21"}},
+			{lang: js, source: "console.log(x); const x = 1, [y, {z = 5}] = [2, {}]; x", stdout: "20\n", shown: []string{"result 1"}},
+			{lang: js, source: "const x = 1, [y, {z = 5}] = [2, {}]\nclass C { m() { return x } }\nx + y + z", shown: []string{"result 8"}},
+			{lang: js, source: "function f() { return new C().m() + y }\nf()", shown: []string{"result 3"}},
+			{lang: js, source: "import { basename } from \"node:path\";\nconst v = await Promise.resolve(basename(\"/x/y.txt\"));\nconsole.log(v);", stdout: "y.txt\n"},
+			{lang: js, source: "import { basename } from \"node:path\";\nconst v = await Promise.resolve(basename(\"/x/z.txt\"));\nconsole.log(v);", stdout: "z.txt\n"},
+			{lang: js, source: "for (var i = 0; i < 3; i++) {}\nif (true) { var q = 7 }\n({ i, q })", shown: []string{"result { i: 3, q: 7 }"}},
+			{lang: js, source: "require('fs').writeFileSync('lib.mjs', 'export const n = 42; export default \"d\"')"},
+			{lang: js, source: "import d, { n as m } from './lib.mjs'; [d, m, (await import('./lib.mjs')).n]", shown: []string{"result [ 'd', 42, 42 ]"}},
+			{lang: js, source: "import { nope } from './lib.mjs'", exit: 1, stderr: "does not provide an export named 'nope'", shown: []string{"error SyntaxError: The requested module './lib.mjs' does not provide an export named 'nope'"}},
+			{lang: js, source: "\nnull.x", exit: 1, stderr: "cell-11.mjs:2", shown: []string{"error TypeError: Cannot read properties of null (reading 'x')"}},
+			{lang: js, source: "let a = 1;\nlet b = = 2", exit: 1, stderr: "let b = = 2\n        ^"},
+			{lang: js, source: "Promise.reject(new RangeError('lost')); 5", exit: 1, stderr: "RangeError: lost", shown: []string{"result 5", "error RangeError: lost"}},
+			{lang: js, source: "console.log('a'); workbench.display({ 'text/plain': 'b' }); await workbench.display(6); console.log('c')", stdout: "a\nc\n", shown: []string{"display b", "display 6"}},
+			{lang: ts, source: "interface P { n: number }\nconst p: P = { n: 3 };\nenum E { A = 4 }\np.n + E.A", shown: []string{"result 7"}},
+			{lang: ts, source: "import { join } from 'node:path';"},
+			{lang: ts, source: "join('a', 'b') as string", shown: []string{"result 'a/b'"}},
+			{lang: ts, source: "const q: number = ;", exit: 1, stderr: "[ERROR] Unexpected"},
+			{lang: js, source: "p.n", shown: []string{"result 3"}},
+		} {
+			o := s.cell(t, "js", c.lang, c.source)
+			o.want(t, c.exit, c.stdout)
+			if c.exit == 0 || c.shown != nil {
+				o.wantShown(t, c.shown...)
+			}
+			o.wantContext(t, guestwire.ContextState{Fresh: i == 0, Alive: true, Cell: int64(i + 1)})
+			if !strings.Contains(o.stderr, c.stderr) || c.stderr == "" && o.stderr != "" {
+				t.Errorf("%q: stderr %q, want %q in it", clip(c.source), clip(o.stderr), c.stderr)
+			}
+		}
+		t.Run("another language", func(t *testing.T) {
+			r := inContext("js", workbench.Python, "1")
+			r.ID = "other"
+			if _, err := s.Client.Exec(t.Context(), r, newHost()); workbench.AsError(err).Code != workbench.CodeConflict {
+				t.Errorf("%v", err)
+			}
+		})
+		t.Run("an interrupt ends the cell alone", func(t *testing.T) {
+			for _, source := range []string{"while (true) {}", "await null; while (true) {}", "await new Promise(() => {})", "setTimeout(() => { while (true) {} }, 10); await new Promise(() => {})"} {
+				r := inContext("js", js, source)
+				r.Timeout, r.Grace = time.Second, 10*time.Second
+				o := s.do(t, r)
+				if o.Reason != workbench.ReasonTimeout || o.ExitCode != 130 || !o.Context.Alive {
+					t.Errorf("%q: %+v %+v %s", source, o.ExecResult, o.Context, o.stderr)
+				}
+				s.cell(t, "js", js, "p.n").wantShown(t, "result 3")
+			}
+		})
+		t.Run("exit", func(t *testing.T) {
+			o := s.cell(t, "js", js, "process.on('exit', () => console.log('bye')); process.exit(42)")
+			o.want(t, 42, "bye\n")
+			if o.Context.Alive {
+				t.Error("the context lives on")
+			}
+			s.cell(t, "js", js, "typeof p").wantShown(t, "result 'undefined'")
+		})
+	})
+}
+
 func TestBashContext(t *testing.T) {
 	onEach(t, func(t *testing.T, s *session) {
 		for i, c := range []struct {

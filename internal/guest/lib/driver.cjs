@@ -15,6 +15,7 @@ const { pathToFileURL } = require('url');
 
 const CONTROL = 4;
 const REPORT = 5;
+const BECOME_KERNEL = 0xffffffff; // see becomeKernel in the guest
 const WORKSPACE = '/mnt/files';
 const HELPER = '/run/workbench/lib/js/workbench/index.mjs';
 const PACKAGES = 'file:///opt/workbench/packages/index.mjs'; // where packages are looked for last
@@ -37,7 +38,9 @@ function findLoader() {
 }
 
 function readControl() {
-  const raw = fs.readFileSync(CONTROL);
+  const head = Buffer.alloc(4);
+  if (fs.readSync(CONTROL, head, 0, 4, null) === 4 && head.readUInt32BE() === BECOME_KERNEL) return undefined;
+  const raw = Buffer.concat([head, fs.readFileSync(CONTROL)]);
   fs.closeSync(CONTROL);
   let at = 0;
   const number = () => raw.readUInt32BE((at += 4) - 4);
@@ -213,6 +216,10 @@ function main() {
 function start() {
   fs.writeSync(REPORT, 'ready\n');
   const job = readControl();
+  if (!job) { // lives on, for cells
+    require('/run/workbench/lib/kernel.cjs')({ reportAtExit });
+    return;
+  }
   if (job.directory !== WORKSPACE) {
     try {
       process.chdir(job.directory);

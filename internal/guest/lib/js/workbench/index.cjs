@@ -20,10 +20,27 @@ class WorkbenchError extends Error {
   }
 }
 
+const MAX_DISPLAY = 16 << 20; // of one display, as JSON
+const MAX_TEXT = 1 << 20; // of a text that has to be cut
+
 let active = 0;
 const waiting = [];
+const calls = new Set();
 
-async function turn(work) {
+function turn(work, after) {
+  const call = after ? after.then(() => inTurn(work), () => inTurn(work)) : inTurn(work);
+  const over = () => calls.delete(call);
+  calls.add(call);
+  call.then(over, over);
+  return call;
+}
+
+/** Resolves once no call is under way. */
+async function settled() {
+  while (calls.size) await Promise.allSettled(calls);
+}
+
+async function inTurn(work) {
   if (active >= PARALLEL) await new Promise((go) => waiting.push(go));
   else active++;
   try {
@@ -35,7 +52,7 @@ async function turn(work) {
   }
 }
 
-function exchange(request) {
+function exchange(request, content = Buffer.alloc(0)) {
   return new Promise((resolve, reject) => {
     const body = Buffer.from(JSON.stringify({ token: process.env.WORKBENCH_TOKEN, ...request }));
     const head = Buffer.alloc(4);
@@ -43,7 +60,7 @@ function exchange(request) {
     const parts = [];
     let size = 0;
     const socket = net.connect(process.env.WORKBENCH_SOCKET ?? '');
-    socket.on('connect', () => socket.write(Buffer.concat([head, body])));
+    socket.on('connect', () => socket.write(Buffer.concat([head, body, content])));
     socket.on('data', (data) => {
       parts.push(data);
       size += data.length;
@@ -93,4 +110,60 @@ function call(tool, args = {}, options = {}) {
   return turn(() => exchange({ op: 'call', name: String(tool), value: { args, ...options } }));
 }
 
-module.exports = { save, result, call, WorkbenchError };
+const DISPLAY = Symbol.for('Jupyter.display');
+
+/** The ways to show a value, by MIME type. */
+function bundle(value) {
+  const names = value && typeof value === 'object' ? Object.keys(value) : [];
+  if (names.length && names.every((name) => /^[\w.+-]+\/[\w.+-]+$/.test(name))) return value;
+  if (typeof value?.[DISPLAY] === 'function') return value[DISPLAY]();
+  const data = { 'text/plain': require('util').inspect(value) };
+  if (value instanceof Uint8Array && value[0] === 0x89 && value[1] === 0x50 && value[2] === 0x4e) data['image/png'] = value;
+  else if (isPlain(value, { left: 100_000 })) data['application/json'] = JSON.stringify(value);
+  return data;
+}
+
+// isPlain: JSON has all of it.
+function isPlain(value, budget) {
+  if (budget.left-- <= 0) return false;
+  if (value === null || typeof value === 'string' || typeof value === 'boolean') return true;
+  if (typeof value === 'number') return Number.isFinite(value);
+  if (typeof value !== 'object') return false;
+  const kind = Object.getPrototypeOf(value);
+  if (!Array.isArray(value) && kind !== null && Object.getPrototypeOf(kind) !== null) return false;
+  if (typeof value.toJSON === 'function' || Object.getOwnPropertySymbols(value).length) return false;
+  return Object.values(value).every((v) => isPlain(v, budget));
+}
+
+let shown = Promise.resolve(); // the last display: they come in order
+
+/** Shows data by MIME type; kind is that of the display. */
+function show(kind, data, { id, metadata } = {}) {
+  const content = {};
+  for (const [name, value] of Object.entries(data)) {
+    if (value instanceof Uint8Array) content[name] = Buffer.from(value).toString(name.startsWith('text/') || name === 'image/svg+xml' ? 'utf8' : 'base64');
+    else content[name] = typeof value === 'string' ? value : JSON.stringify(value);
+  }
+  let body = Buffer.from(JSON.stringify(content));
+  while (body.length > MAX_DISPLAY) {
+    const largest = Object.keys(content).reduce((a, b) => (content[b].length > content[a].length ? b : a));
+    if (largest === 'text/plain') content[largest] = `${content[largest].slice(0, MAX_TEXT)}...`;
+    else {
+      delete content[largest];
+      content['text/plain'] ??= `(${largest} is too large to be shown)`;
+    }
+    body = Buffer.from(JSON.stringify(content));
+  }
+  return shown = turn(async () => exchange({ op: 'display', kind, size: body.length, id, metadata }, body), shown);
+}
+
+/**
+ * Shows a value, or an object from MIME types to text or bytes as it is. With
+ * options.id it can be updated later, with options.update it is.
+ */
+function display(value, options = {}) {
+  return show(options.update ? 'update' : 'display', bundle(value), options);
+}
+
+module.exports = { save, result, display, call, WorkbenchError };
+Object.defineProperties(module.exports, { show: { value: show }, bundle: { value: bundle }, settled: { value: settled } });

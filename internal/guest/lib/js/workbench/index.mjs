@@ -1,4 +1,4 @@
 import helper from './index.cjs';
 
-export const { save, result, call, WorkbenchError } = helper;
+export const { save, result, display, call, WorkbenchError } = helper;
 export default helper;
