@@ -144,3 +144,24 @@ func TestScansMissNothing(t *testing.T) {
 		again.want(t, "everything", m)
 	})
 }
+
+// A file is written through a name that it does not have any more.
+func TestScanOfAFileThatLostTheNameItWasOpenedBy(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		s.code(t, workbench.Bash, "echo old > a; ln a b; mkdir d; ln a d/c; echo same > other").want(t, 0, "")
+		_, res := s.scan(t, "")
+		s.code(t, workbench.Python, `
+import os
+fd = os.open("a", os.O_WRONLY)
+os.unlink("a")
+os.pwrite(fd, b"new", 0)
+`).want(t, 0, "")
+		f, _ := s.scan(t, res.Token)
+		if want := []string{"removed a", "modified b", "modified d/c"}; !slices.Equal(f.order, want) {
+			t.Errorf("%q, want %q", f.order, want)
+		}
+		if string(f.content["b"]) != "new\n" || string(f.content["d/c"]) != "new\n" {
+			t.Errorf("%q", f.content)
+		}
+	})
+}
