@@ -39,12 +39,16 @@ type SubmitRun struct {
 	SessionID      string
 	Spec           RunSpec
 	IdempotencyKey string
+	// Trail is the audit row of the submission, without its target, to be written
+	// with the admission; nil: the caller writes one.
+	Trail *AuditEntry
 }
 
 // Submitted is the answer to SubmitRun.
 type Submitted struct {
 	Run      Run
 	Replayed bool // the key named an earlier identical job, which Run is
+	Recorded bool // the row of SubmitRun.Trail is written: the run was admitted now
 }
 
 // RunFilter narrows a list of runs. Zero fields do not filter.

@@ -87,6 +87,12 @@ type GenerationEvent struct {
 	Generation int64 `json:"generation"`
 }
 
+// SuspendedEvent is the Meta of suspended.
+type SuspendedEvent struct {
+	MemoryKept bool  `json:"memoryKept"` // variables and processes will return
+	Generation int64 `json:"generation"`
+}
+
 // ResumedEvent is the Meta of resumed.
 type ResumedEvent struct {
 	MemoryKept bool  `json:"memoryKept"` // variables and processes are as they were

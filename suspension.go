@@ -13,11 +13,13 @@ type Suspension struct {
 // Checkpoint is the kept memory of a suspended session. It belongs to one
 // generation and is used once.
 type Checkpoint struct {
-	Blob       string `json:"blob"`
-	Bytes      int64  `json:"bytes"`
-	Generation int64  `json:"generation"`
-	Head       string `json:"head"`    // commit that its workspace is
-	Binding    string `json:"binding"` // what its guest says it is bound to
-	Base       string `json:"base"`    // what its guest compares the workspace with
-	Limits     Limits `json:"limits"`  // it was started with
+	Blob         string   `json:"blob"`
+	Bytes        int64    `json:"bytes"`
+	Generation   int64    `json:"generation"`
+	Memory       string   `json:"memory"`       // names what interpreters live in
+	Interpreters []string `json:"interpreters"` // handles of those that may
+	Head         string   `json:"head"`         // commit that its workspace is
+	Binding      string   `json:"binding"`      // what its guest says it is bound to
+	Base         string   `json:"base"`         // what its guest compares the workspace with
+	Limits       Limits   `json:"limits"`       // it was started with
 }

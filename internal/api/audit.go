@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/audit"
 )
 
 // audit records an action and how it ended, and every refusal: a missing or
@@ -12,7 +13,7 @@ import (
 func (s *Server) audit(c *call) {
 	e := workbench.AsError(c.err)
 	refused := e != nil && (e.Code == workbench.CodeUnauthenticated || e.Code == workbench.CodeForbidden || e.Code == workbench.CodeNotFound)
-	if c.route.Public || c.route.Action == "" && !refused {
+	if c.route.Public || c.recorded || c.route.Action == "" && !refused {
 		return
 	}
 	if refused {
@@ -24,13 +25,25 @@ func (s *Server) audit(c *call) {
 			c.note("suppressed", suppressed)
 		}
 	}
-	who, action := c.p, c.route.Action
-	who.Address, who.RequestID = clientAddress(c.r), c.requestID
+	who, action := c.who(), c.route.Action
 	if action == "" {
 		action = c.route.ID
 	}
 	// What could not be written is in the server's log.
 	_ = s.trail.Record(c.ctx, who, action, c.target, c.err, c.notes)
+}
+
+// who is the caller as the audit trail names it.
+func (c *call) who() workbench.Principal {
+	who := c.p
+	who.Address, who.RequestID = clientAddress(c.r), c.requestID
+	return who
+}
+
+// trailOfSuccess is the audit row of the route's action if it succeeds, for
+// whoever writes it in the same transaction. Its target is theirs to name.
+func (c *call) trailOfSuccess() workbench.AuditEntry {
+	return audit.Entry(c.who(), c.s.o.Clock(), c.route.Action, "", nil, c.notes)
 }
 
 // refusals keeps a flood of refused requests from filling the database: one

@@ -163,14 +163,15 @@ func (c *call) submit(sessionID string, language workbench.Language, codeField, 
 		return err // before anything is admitted
 	}
 	defer done()
-	sub, err := c.s.o.Engine.Submit(c.ctx, c.p, workbench.SubmitRun{SessionID: sessionID, Spec: spec, IdempotencyKey: key})
+	trail := c.trailOfSuccess()
+	sub, err := c.s.o.Engine.Submit(c.ctx, c.p, workbench.SubmitRun{SessionID: sessionID, Spec: spec, IdempotencyKey: key, Trail: &trail})
 	if err != nil {
 		if e := workbench.AsError(err); e.Field == "code" {
 			return e.WithField(codeField)
 		}
 		return err
 	}
-	c.target = sub.Run.ID
+	c.target, c.recorded = sub.Run.ID, sub.Recorded
 	c.w.Header().Set("Location", base+"/runs/"+sub.Run.ID)
 	if sub.Replayed {
 		c.w.Header().Set("Idempotency-Replayed", "true")

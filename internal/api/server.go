@@ -121,6 +121,8 @@ type call struct {
 
 	target string         // what the audit trail names; default id
 	notes  map[string]any // detail of the audit row
+
+	recorded bool // the audit row is written already
 	err    error
 }
 

@@ -1,7 +1,13 @@
 package e2e_test
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -95,4 +101,130 @@ func TestWorkKeepsASessionAwake(t *testing.T) {
 	}
 	uploaded.Wait()
 	s.mustSuspended()
+}
+
+// heart counts in a file, from a thread of the context, while its cells run.
+const heart = `
+import threading, time
+x = {"n": 41}
+def beat():
+    while True:
+        with open("/tmp/beats", "a") as f: f.write(".")
+        time.sleep(0.01)
+threading.Thread(target=beat, daemon=True).start()
+time.sleep(0.2)
+`
+
+// A session that keeps its memory returns with variables, threads, /tmp and
+// files, in the same generation; its memory is sealed while it is away.
+func TestSessionReturnsWithItsMemory(t *testing.T) {
+	w := mustWorld(t, quick)
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{KeepMemory: true})
+	cell := func(code string) string {
+		return s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: code, ContextID: "default"})
+	}
+	wantEnd(t, s.mustWait(cell(heart+"secret = 'canary-'+'in-memory'; open('f', 'w').write('file')")), workbench.StatusSucceeded, "")
+	for round := range 3 {
+		at := s.mustSuspended()
+		if !at.MemoryKept || at.Bytes == 0 {
+			t.Fatalf("suspended %+v", at)
+		}
+		if n := w.live(t); n != 0 {
+			t.Errorf("%d sandboxes live while the only session is suspended", n)
+		}
+		w.mustNowhere(t, "canary-in-memory")
+		first := cell("n = len(open('/tmp/beats').read()); time.sleep(0.2); x['n'] += 1; print(x['n'], secret, open('f').read(), len(open('/tmp/beats').read()) > n)")
+		second := cell("print(x['n'])")
+		r := s.mustWait(first)
+		wantOut(t, r, fmt.Sprintf("%d canary-in-memory file True\n", 42+round))
+		if r.Generation != 1 || r.VariablesLost || len(r.Notices) != 1 || r.Notices[0].Code != workbench.NoticeResumed {
+			t.Errorf("generation %d, variables lost: %t, notices %+v", r.Generation, r.VariablesLost, r.Notices)
+		}
+		wantOut(t, s.mustWait(second), fmt.Sprintf("%d\n", 42+round))
+	}
+	s.mustSuspended()
+	if _, err := s.c.CloseAgentSession(t.Context(), s.id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mustNowhere fails if the text is in a file of the data directory.
+func (w *world) mustNowhere(t *testing.T, text string) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(w.dir, "data"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if bytes.Contains(raw, []byte(text)) {
+			t.Errorf("%s has it in the clear", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A stop in order keeps the memory of sessions that asked for it, and a
+// checkpoint outlives the server.
+func TestKeptMemoryOutlivesTheServer(t *testing.T) {
+	dir := t.TempDir()
+	w, err := open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.mustUser(t, "acme", "ada")
+	made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{KeepMemory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, c: c, id: made.ID}
+	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: "x = 41\nprint(x)", ContextID: "default"}), "41\n")
+	if err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := again.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.c = again.mustUser(t, "acme", "ada")
+	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: "print(x + 1)", ContextID: "default"}), "42\n")
+}
+
+// Memory that cannot be read again is lost, and that is said; files are not.
+func TestDamagedMemoryIsLost(t *testing.T) {
+	w := mustWorld(t, quick)
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{KeepMemory: true})
+	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: "x = 41; open('f', 'w').write('file'); print(x)", ContextID: "default"}), "41\n")
+	s.mustSuspended()
+	blobs, err := filepath.Glob(filepath.Join(w.dir, "data", "blobs", "*", "*", "k_*"))
+	if more, err2 := filepath.Glob(filepath.Join(w.dir, "data", "blobs", "*", "k_*")); err2 == nil {
+		blobs = append(blobs, more...)
+	}
+	if err != nil || len(blobs) != 1 {
+		t.Fatalf("%d checkpoints are stored: %v, %v", len(blobs), blobs, err)
+	}
+	raw, err := os.ReadFile(blobs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[len(raw)/2] ^= 1
+	if err := os.WriteFile(blobs[0], raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: "print(open('f').read(), 'x' in globals())", ContextID: "default", OnLostContext: "restart"})
+	r := s.mustWait(run)
+	wantOut(t, r, "file False\n")
+	if !r.VariablesLost || r.Generation != 2 {
+		t.Errorf("generation %d, variables lost: %t, notices %+v", r.Generation, r.VariablesLost, r.Notices)
+	}
 }

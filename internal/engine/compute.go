@@ -56,6 +56,8 @@ type compute struct {
 	oomKills   int64  // processes of box that the host had killed for memory, when last looked at
 	known      int64  // generation that a run is known to have been dispatched in
 	keep       bool   // the session keeps its memory when it is suspended
+	tenant     string // of the session, once it has a sandbox
+	binding    string // of box: what its guest is bound to
 
 	transfers atomic.Int32 // files of the session on their way: they keep it awake
 	idleSince atomic.Int64 // monotonic, see Engine.uptime; 0 while it works or has no sandbox
@@ -264,11 +266,16 @@ func (c *compute) ensure(ctx context.Context, s workbench.Session) (arrival, err
 	if err := c.loadHead(ctx, s); err != nil {
 		return stayed, err
 	}
+	if s.Suspended != nil && s.Suspended.MemoryKept {
+		if back, err := c.comeBack(ctx, s); back || err != nil {
+			return resumed, err
+		}
+	}
 	how, s, err := c.nextGeneration(ctx, s)
 	if err != nil {
 		return how, err
 	}
-	c.generation, c.keep = s.Generation, s.KeepMemory
+	c.generation, c.keep, c.tenant = s.Generation, s.KeepMemory, s.TenantID
 	kind, err := c.e.kind(ctx, s.Image, s.Size, s.Limits)
 	if err != nil {
 		return how, err
@@ -314,7 +321,12 @@ func (c *compute) nextGeneration(ctx context.Context, s workbench.Session) (arri
 	if how == stayed {
 		return how, s, nil
 	}
-	s, err := c.e.o.Store.BumpGeneration(ctx, workbench.SystemPrincipal(), s.ID, c.epoch, false)
+	var err error
+	if how == returned {
+		s, err = c.e.o.Store.ReturnWithoutMemory(ctx, s.ID, c.epoch)
+	} else {
+		s, err = c.e.o.Store.BumpGeneration(ctx, workbench.SystemPrincipal(), s.ID, c.epoch, false)
+	}
 	if err == nil {
 		c.lost = false
 	}
@@ -349,21 +361,15 @@ func (c *compute) start(ctx context.Context, s workbench.Session, kind pool.Kind
 	defer func() {
 		if err != nil {
 			_ = wire.Close()
-			kill, done := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
-			defer done()
-			if killErr := box.Kill(kill); killErr != nil {
-				c.e.log.Warn("sandbox not fully removed", "sandbox", box.ID(), "err", killErr)
-			}
-			if tail := box.Exit().Stderr; tail != "" {
-				c.e.log.Warn("guest said", "sandbox", box.ID(), "stderr", tail)
-			}
+			c.e.kill(ctx, box)
 		}
 	}()
 	seed := make([]byte, 32)
 	if _, err := rand.Read(seed); err != nil {
 		return err
 	}
-	if _, err := wire.Bind(ctx, guestwire.BindRequest{SessionNonce: rand.Text(), Seed: seed, Limits: kind.Limits}); err != nil {
+	c.binding = rand.Text()
+	if _, err := wire.Bind(ctx, guestwire.BindRequest{SessionNonce: c.binding, Seed: seed, Limits: kind.Limits}); err != nil {
 		return err
 	}
 	from := c.e.o.Workspace.Restore(ctx, s.TenantID, c.tree)
@@ -376,6 +382,18 @@ func (c *compute) start(ctx context.Context, s workbench.Session, kind pool.Kind
 	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, sandboxLimits(s.Limits), restored.Token, 0
 	outcome = good
 	return nil
+}
+
+// kill ends a sandbox that is nobody's.
+func (e *Engine) kill(ctx context.Context, box sandbox.Sandbox) {
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+	defer done()
+	if err := box.Kill(ctx); err != nil { // the driver's reaper tries again
+		e.log.Warn("sandbox not fully removed", "sandbox", box.ID(), "err", err)
+	}
+	if tail := box.Exit().Stderr; tail != "" {
+		e.log.Warn("guest said", "sandbox", box.ID(), "stderr", tail)
+	}
 }
 
 // loadHead makes tree the session's last commit.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/artifact"
+	"github.com/workbenchdev/workbench/internal/checkpoint"
 	"github.com/workbenchdev/workbench/internal/image"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 	"github.com/workbenchdev/workbench/internal/sandbox/pool"
@@ -31,8 +32,12 @@ type Options struct {
 	Workspace *workspace.Store
 	Artifacts *artifact.Service
 	Images    *image.Store
-	Driver    sandbox.Driver
-	Instance  string // of the data directory; at most one live engine has it
+	// Checkpoints and Memory are for sessions that keep their memory; nil where
+	// the driver cannot checkpoint.
+	Checkpoints *checkpoint.Store
+	Memory      *checkpoint.Memory
+	Driver      sandbox.Driver
+	Instance    string // of the data directory; at most one live engine has it
 
 	Sizes        []workbench.Size // default: workbench.StandardSizes
 	DefaultImage string           // name or id; default: the image store's
@@ -213,6 +218,10 @@ func (e *Engine) Stop(ctx context.Context) error {
 	defer done()
 	for _, c := range all {
 		c.mu.Lock()
+		if c.keep && c.live() && len(c.out) == 0 {
+			c.losing = workbench.LossServer
+			c.suspend(kill)
+		}
 		c.dropFor(kill, workbench.LossServer)
 		if c.epoch > 0 {
 			if err := e.o.Store.ReleaseLease(kill, c.id, e.id, c.epoch); err != nil {

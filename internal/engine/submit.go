@@ -72,7 +72,11 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 	}
 	run.IdempotencyKey, run.ContextID = req.IdempotencyKey, spec.ContextID
 	run.Fingerprint = workbench.Fingerprint(req.Spec, digests(selected, spec.Artifacts), workbench.DefaultLimits())
+	if req.Trail != nil {
+		req.Trail.Target = run.ID
+	}
 	run, replayed, err := e.o.Store.Admit(ctx, p, store.Admission{
+		Trail: req.Trail,
 		Run: run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
 		FingerprintVersion: workbench.FingerprintVersion, QueueLimit: s.Limits.QueuedRuns,
 		Check: func() error { return e.usable(ctx, s, spec, selected) }, Context: e.contextUse(s, spec),
@@ -83,7 +87,7 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 	if !replayed {
 		e.wake(run.SessionID, run.Lane)
 	}
-	return workbench.Submitted{Run: run, Replayed: replayed}, nil
+	return workbench.Submitted{Run: run, Replayed: replayed, Recorded: req.Trail != nil && !replayed}, nil
 }
 
 // actsAsOwner refuses an admin key: it manages, it does not run code as

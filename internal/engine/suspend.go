@@ -70,21 +70,27 @@ func (e *Engine) suspendIdle(ctx context.Context) {
 	_ = work.Wait()
 }
 
-// suspend gives the session's idle sandbox up. Its files are those of the last
-// commit, which is what the next run finds. The session's place on this engine
+// suspend gives the session's idle sandbox up, with its memory sealed if the
+// session asked for that. Its files are those of the last commit, which is what
+// the next run finds. The session's place on this engine
 // then holds next to nothing. The caller holds c.mu, and nothing is out.
 func (c *compute) suspend(ctx context.Context) {
 	if c.box == nil {
 		return
 	}
+	var kept *workbench.Checkpoint
+	if c.keep && c.epoch > 0 && c.live() {
+		kept = c.keepMemory(ctx)
+	}
 	if c.losing == "" {
 		c.losing = workbench.LossSuspended
 	}
 	c.drop(ctx)
+	c.losing = ""
 	if c.epoch == 0 {
 		return
 	}
-	err := c.e.o.Store.Suspend(ctx, c.id, c.epoch, c.generation, nil, c.e.now())
+	err := c.e.o.Store.Suspend(ctx, c.id, c.epoch, c.generation, kept, c.e.now())
 	if err == nil {
 		err = c.e.o.Store.ReleaseLease(ctx, c.id, c.e.id, c.epoch)
 	}
@@ -93,6 +99,10 @@ func (c *compute) suspend(ctx context.Context) {
 			c.e.log.Warn("suspended without a record of it", "session", c.id, "err", err)
 		}
 		c.gaveUp(ctx, err)
+		if kept != nil {
+			c.memory, c.interpreters = kept.Memory, setOf(kept.Interpreters)
+			c.loseMemory(ctx)
+		}
 		return
 	}
 	c.epoch, c.generation, c.known, c.lost = 0, 0, 0, false

@@ -19,6 +19,7 @@ import (
 	"github.com/workbenchdev/workbench/internal/api"
 	"github.com/workbenchdev/workbench/internal/artifact"
 	"github.com/workbenchdev/workbench/internal/blob"
+	"github.com/workbenchdev/workbench/internal/checkpoint"
 	"github.com/workbenchdev/workbench/internal/engine"
 	"github.com/workbenchdev/workbench/internal/identity"
 	"github.com/workbenchdev/workbench/internal/image"
@@ -196,10 +197,15 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 		return err
 	}
 	metrics := telemetry.NewMetrics()
+	memory, err := s.memory()
+	if err != nil {
+		return err
+	}
 	trees := workspace.New(blobs, sealer, s.store)
 	files := artifact.New(blobs, sealer, s.store, artifact.WithLog(s.o.Log))
 	s.engine = engine.New(engine.Options{
 		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
+		Checkpoints: checkpoint.New(blobs, sealer, s.store), Memory: memory,
 		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.maxSandboxes(), Warm: s.o.Warm,
 		SuspendAfter: s.o.SuspendAfter, Log: s.o.Log, Metrics: metrics,
 	})
@@ -212,6 +218,25 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	}
 	s.handler = api.New(api.Options{Engine: s.engine, Artifacts: files, Identity: s.identity, Audit: s.store, Metrics: metrics, Log: s.o.Log})
 	return nil
+}
+
+// memory is where live memory lies between a sandbox and its seal; nil where
+// there is no room in memory for it: then sessions keep their files alone.
+func (s *Server) memory() (*checkpoint.Memory, error) {
+	var host unix.Sysinfo_t
+	if err := unix.Sysinfo(&host); err != nil {
+		return nil, workbench.E(workbench.CodeRuntimeUnavailable, "the host's memory is not known").Caused(err)
+	}
+	m, err := checkpoint.OpenMemory(s.data.join("memory"), int64(host.Totalram)*int64(host.Unit)/4)
+	if err != nil {
+		s.o.Log.Warn("sessions cannot keep their memory", "err", err)
+		return nil, nil //nolint:nilnil // nil is documented
+	}
+	if m.MaySwap() {
+		s.o.Log.Warn("memory that sessions keep may reach the host's swap for a moment", "remedy", "turn swap off, or use Linux 6.4 or newer")
+	}
+	s.closers = append(s.closers, m.Close)
+	return m, nil
 }
 
 func (s *Server) maxRunning() int {

@@ -75,6 +75,9 @@ func (t *tx) admit(p workbench.Principal, a Admission) (workbench.Run, bool, err
 		}
 	}
 	run, err := t.insertRun(s, a)
+	if err == nil && a.Trail != nil {
+		err = t.insertAudit(*a.Trail)
+	}
 	return run, false, err
 }
 

@@ -16,12 +16,14 @@ func (db *DB) Audit(ctx context.Context, e workbench.AuditEntry) error {
 	if e.At.IsZero() {
 		e.At = db.clock()
 	}
-	return db.write(ctx, "audit", func(t *tx) error {
-		_, err := t.exec(`INSERT INTO audit (id, at, project_id, tenant_id, user_id, key_id, action, target, outcome, address, request_id, detail)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
-			e.ID, micros(e.At), e.ProjectID, e.TenantID, e.UserID, e.KeyID, e.Action, plain(e.Target), e.Outcome, plain(e.Address), plain(e.RequestID), plain(string(e.Detail)))
-		return err
-	})
+	return db.write(ctx, "audit", func(t *tx) error { return t.insertAudit(e) })
+}
+
+func (t *tx) insertAudit(e workbench.AuditEntry) error {
+	_, err := t.exec(`INSERT INTO audit (id, at, project_id, tenant_id, user_id, key_id, action, target, outcome, address, request_id, detail)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		e.ID, micros(e.At), e.ProjectID, e.TenantID, e.UserID, e.KeyID, e.Action, plain(e.Target), e.Outcome, plain(e.Address), plain(e.RequestID), plain(string(e.Detail)))
+	return err
 }
 
 const auditColumns = "a.id, a.at, a.project_id, a.tenant_id, a.user_id, a.key_id, a.action, a.target, a.outcome, a.address, a.request_id, a.detail"

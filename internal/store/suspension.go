@@ -14,8 +14,8 @@ func CheckpointBlobOwner(sessionID string) string { return "checkpoint:" + sessi
 // Suspend records that an idle session has no sandbox any more. kept is its
 // memory, nil if that is gone; its blob must have been noted.
 //
-// Errors: not_found, fenced, session_closed, session_expired, runs_active,
-// conflict (the blob was never noted).
+// Errors: not_found, fenced, session_closed, session_expired, conflict (the blob
+// was never noted).
 func (db *DB) Suspend(ctx context.Context, sessionID string, epoch, generation int64, kept *workbench.Checkpoint, at time.Time) error {
 	return db.write(ctx, "suspend", func(t *tx) error {
 		h, err := t.lockFenced(sessionID, epoch, generation)
@@ -24,15 +24,6 @@ func (db *DB) Suspend(ctx context.Context, sessionID string, epoch, generation i
 		}
 		if h.state != workbench.SessionActive {
 			return open(workbench.Session{ID: h.id, State: h.state})
-		}
-		if kept != nil { // a run that waits finds a sandbox either way, but kept memory must not be older than what ran
-			n, err := t.unfinished(h.id)
-			if err != nil {
-				return err
-			}
-			if n > 0 {
-				return runsActive(n)
-			}
 		}
 		if err := t.dropMemory(h.id); err != nil {
 			return err
@@ -45,8 +36,10 @@ func (db *DB) Suspend(ctx context.Context, sessionID string, epoch, generation i
 			}
 		}
 		t.notify(SessionTopic(h.id))
-		_, err = t.exec("UPDATE sessions SET suspended_at = $2, checkpoint = $3 WHERE id = $1", h.id, micros(at), checkpoint)
-		return err
+		if _, err = t.exec("UPDATE sessions SET suspended_at = $2, checkpoint = $3 WHERE id = $1", h.id, micros(at), checkpoint); err != nil {
+			return err
+		}
+		return t.tell(h.id, workbench.EventSuspended, workbench.SuspendedEvent{Generation: generation, MemoryKept: kept != nil}, micros(at))
 	})
 }
 
@@ -76,6 +69,22 @@ func (db *DB) Resume(ctx context.Context, sessionID string, epoch int64) (kept w
 		return err
 	})
 	return kept, ok && err == nil, err
+}
+
+// ReturnWithoutMemory ends a session's suspension as a new incarnation of its
+// compute: its memory is gone.
+//
+// Errors: not_found, session_closed, session_expired, fenced.
+func (db *DB) ReturnWithoutMemory(ctx context.Context, sessionID string, epoch int64) (workbench.Session, error) {
+	var s workbench.Session
+	err := db.write(ctx, "return_without_memory", func(t *tx) error {
+		var err error
+		if s, err = t.bump(workbench.SystemPrincipal(), sessionID, epoch, false); err != nil {
+			return err
+		}
+		return t.tell(s.ID, workbench.EventResumed, workbench.ResumedEvent{Generation: s.Generation}, micros(db.clock()))
+	})
+	return s, err
 }
 
 // DropMemory gives up the bytes of a session's kept memory, once nobody reads

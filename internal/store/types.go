@@ -18,6 +18,9 @@ type Admission struct {
 	Fingerprint        string
 	FingerprintVersion int
 	QueueLimit         int // most queued runs in the session's lane; 0: no limit
+	// Trail, when not nil, is appended to the audit trail with the run. Its ID,
+	// At and Target must be set.
+	Trail *workbench.AuditEntry
 	// Check, when not nil, is asked inside the transaction once the key is known
 	// to be new (or absent): what must hold for a new job but not for a repeat
 	// of an old one. Its error is returned and nothing is admitted. It must not

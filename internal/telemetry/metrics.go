@@ -52,7 +52,7 @@ func NewMetrics() *Metrics {
 		ran: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "run_seconds",
 			Help: "Wall time of user code, by language.", Buckets: long}, []string{"language"}),
 		starts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "sandbox_starts_total",
-			Help: "Sandboxes bound to a session, by outcome: claimed from the warm ones, started, failed."}, []string{"outcome"}),
+			Help: "Sandboxes bound to a session, by outcome: claimed from the warm ones, started, restored with their memory, failed."}, []string{"outcome"}),
 		startTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "sandbox_start_seconds",
 			Help: "How long a session's sandbox took until its files were in it, by outcome.", Buckets: fast}, []string{"outcome"}),
 		claims: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "warm_claims_total",

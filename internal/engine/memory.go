@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/checkpoint"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+)
+
+// checkpointWithin bounds writing a sandbox's memory out and sealing it.
+const checkpointWithin = 60 * time.Second
+
+// keepMemory ends the session's sandbox with its memory sealed. It returns nil
+// where that cannot be: then the sandbox may still be there. The caller holds
+// c.mu, and nothing is out.
+func (c *compute) keepMemory(ctx context.Context) *workbench.Checkpoint {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkpointWithin)
+	defer cancel()
+	failed := func(err error) *workbench.Checkpoint {
+		c.e.log.Warn("memory not kept", "session", c.id, "err", err)
+		return nil
+	}
+	box, can := c.box.(sandbox.Checkpointer)
+	if !can {
+		return failed(workbench.E(workbench.CodeNotBuilt, "the driver cannot"))
+	}
+	dir, err := c.e.o.Memory.Make()
+	if err != nil {
+		return failed(err)
+	}
+	defer c.e.forgetMemory(dir)
+	if err := c.wire.Settle(ctx); err != nil {
+		return failed(err)
+	}
+	kept := workbench.Checkpoint{Generation: c.generation, Head: c.head, Binding: c.binding, Base: c.base, Limits: c.bound,
+		Memory: c.memory, Interpreters: slices.Sorted(maps.Keys(c.interpreters))}
+	if err := box.Checkpoint(ctx, dir); err != nil {
+		return failed(err)
+	}
+	// From here on the sandbox is gone, and its memory is what the directory holds.
+	sealed, err := c.e.o.Checkpoints.Seal(ctx, c.binds(), dir)
+	if err != nil {
+		return failed(err)
+	}
+	kept.Blob, kept.Bytes = sealed.BlobID, sealed.Stored
+	c.memory, c.interpreters = "", nil // they live in what is kept
+	c.drop(ctx)
+	return &kept
+}
+
+func (c *compute) binds() checkpoint.Binding {
+	return checkpoint.Binding{TenantID: c.tenant, SessionID: c.id, Generation: c.generation}
+}
+
+func (e *Engine) forgetMemory(dir string) {
+	if err := e.o.Memory.Remove(dir); err != nil {
+		e.log.Warn("a checkpoint was not removed from memory", "dir", dir, "err", err)
+	}
+}
+
+// comeBack gives a suspended session its sandbox as it was. It reports false
+// where its memory is gone. The caller holds c.mu and has loaded the head.
+func (c *compute) comeBack(ctx context.Context, s workbench.Session) (bool, error) {
+	kept, ok, err := c.e.o.Store.Resume(ctx, s.ID, c.epoch)
+	if err != nil {
+		return false, err
+	}
+	c.generation, c.keep, c.tenant = s.Generation, s.KeepMemory, s.TenantID
+	if ok {
+		ok = kept.Head == c.head && kept.Limits == sandboxLimits(s.Limits)
+	}
+	began := time.Now()
+	if ok {
+		if err := c.restore(ctx, s, kept); err != nil {
+			c.e.log.Warn("memory not restored", "session", c.id, "err", err)
+			ok = false
+		}
+	}
+	outcome := "restored"
+	if !ok {
+		outcome = "failed"
+		c.memory, c.interpreters = kept.Memory, setOf(kept.Interpreters)
+		c.losing = workbench.LossSuspended
+		c.loseMemory(ctx)
+		c.losing = ""
+	}
+	c.e.o.Metrics.SandboxStarted(outcome, time.Since(began))
+	if err := c.e.o.Checkpoints.Drop(ctx, c.id, kept.Blob); err != nil {
+		c.e.log.Warn("a used checkpoint was not removed", "session", c.id, "err", err)
+	}
+	if ok {
+		err = c.e.o.Store.AppendSessionEvent(ctx, c.id, c.epoch, workbench.EventResumed, workbench.ResumedEvent{MemoryKept: true, Generation: c.generation})
+		if err != nil {
+			c.e.log.Warn("a session's return was not told", "session", c.id, "err", err)
+		}
+	}
+	return ok, nil
+}
+
+func setOf(names []string) map[string]bool {
+	set := make(map[string]bool, len(names))
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
+}
+
+// restore has the driver start what the checkpoint holds.
+func (c *compute) restore(ctx context.Context, s workbench.Session, kept workbench.Checkpoint) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	driver, can := c.e.o.Driver.(sandbox.Restorer)
+	if !can {
+		return workbench.E(workbench.CodeNotBuilt, "the driver cannot restore")
+	}
+	kind, err := c.e.kind(ctx, s.Image, s.Size, s.Limits)
+	if err != nil {
+		return err
+	}
+	dir, err := c.e.o.Memory.Make()
+	if err != nil {
+		return err
+	}
+	defer c.e.forgetMemory(dir)
+	if err := c.e.o.Checkpoints.Open(ctx, c.binds(), kept.Blob, dir); err != nil {
+		return err
+	}
+	if err := c.e.capacity.take(ctx); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			c.e.capacity.give()
+		}
+	}()
+	box, err := driver.Restore(ctx, kind.Class, dir)
+	if err != nil {
+		return err
+	}
+	wire, err := guestwire.Dial(ctx, box.Stream(), guestwire.Options{})
+	if err == nil {
+		if wire.Hello().Bound != kept.Binding {
+			err = workbench.E(workbench.CodeGuestProtocol, "what was restored is bound to something else")
+		} else {
+			err = wire.Wake(ctx)
+		}
+		if err != nil {
+			_ = wire.Close()
+		}
+	}
+	if err != nil {
+		c.e.kill(ctx, box)
+		return err
+	}
+	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, kept.Limits, kept.Base, 0
+	c.binding, c.memory, c.interpreters = kept.Binding, kept.Memory, setOf(kept.Interpreters)
+	return nil
+}
