@@ -221,7 +221,7 @@ func TestDamagedMemoryIsLost(t *testing.T) {
 	if err := os.WriteFile(blobs[0], raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: "print(open('f').read(), 'x' in globals())", ContextID: "default", OnLostContext: "restart"})
+	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: "print(open('f').read(), 'x' in globals())", ContextID: "default", OnLostContext: workbench.LostContextRestart})
 	r := s.mustWait(run)
 	wantOut(t, r, "file False\n")
 	if !r.VariablesLost || r.Generation != 2 {
