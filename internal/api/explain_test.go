@@ -45,7 +45,7 @@ func TestSchemaErrorsSayWhatToSend(t *testing.T) {
 		{"without its unit", runs, key, `{"language":"bash","code":"1","timeout":5}`, "timeout", `the request has an unknown field "timeout"`, `did you mean "timeoutMs"?`},
 		{"a nested field", base + "/sessions", key, `{"limits":{"memory":1}}`, "limits.memory", `the request has an unknown field "limits.memory"`, `did you mean "memoryBytes"?`},
 		{"nothing near", runs, key, `{"language":"bash","code":"1","xyzzy":1}`, "xyzzy", `the request has an unknown field "xyzzy"`,
-			`remove it, or use one of "afterExecution", "args", "artifactIds", "background", "code", "contextId", "env", "idempotencyKey", "keep", "language", "outputBytes", "reusableRun", "stdin", "timeoutMs"`},
+			`remove it, or use one of "afterExecution", "args", "artifactIds", "background", "code", "contextId", "env", "idempotencyKey", "keep", "language", "onLostContext", "outputBytes", "reusableRun", "stdin", "timeoutMs"`},
 		{"no fields at all", base + "/sessions/" + session + "/close", key, `{"force":true}`, "force", `the request has an unknown field "force"`, "remove it: there is no field to set here"},
 		{"a parameter", runs + "?wait=5", key, `{"language":"bash","code":"1"}`, "wait", `the request has an unknown parameter "wait"`, `did you mean "waitMs"?`},
 	} {

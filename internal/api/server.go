@@ -123,7 +123,7 @@ type call struct {
 	notes  map[string]any // detail of the audit row
 
 	recorded bool // the audit row is written already
-	err    error
+	err      error
 }
 
 // note adds a detail to the audit row: counts and flags, never names.

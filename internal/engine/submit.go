@@ -77,7 +77,7 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 	}
 	run, replayed, err := e.o.Store.Admit(ctx, p, store.Admission{
 		Trail: req.Trail,
-		Run: run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
+		Run:   run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
 		FingerprintVersion: workbench.FingerprintVersion, QueueLimit: s.Limits.QueuedRuns,
 		Check: func() error { return e.usable(ctx, s, spec, selected) }, Context: e.contextUse(s, spec),
 	})
