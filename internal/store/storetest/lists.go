@@ -210,6 +210,13 @@ func testRetention(t *testing.T, open Open) {
 	want(t, err, workbench.CodeNotFound)
 	_, err = w.Commit(ctx(t), w.ann, c.ID)
 	want(t, err, workbench.CodeNotFound)
+	gone, err := w.CommitGone(ctx(t), w.ann, c.ID)
+	want(t, err, "")
+	equal(t, "what is left of the commit", gone.SessionID == s.ID && gone.Reason != "" && gone.At.Equal(a.ExpiresAt.Add(week)), true)
+	_, err = w.CommitGone(ctx(t), w.mustDirect("acme", "bob"), c.ID)
+	want(t, err, workbench.CodeNotFound)
+	_, err = w.CommitGone(ctx(t), w.ann, workbench.NewID(workbench.KindCommit))
+	want(t, err, workbench.CodeNotFound)
 	free, err := w.UnreferencedBlobs(ctx(t), w.now.Add(time.Second), 10)
 	want(t, err, "")
 	equal(t, "blobs of the session are free", len(free), 2)
@@ -217,6 +224,54 @@ func testRetention(t *testing.T, open Open) {
 	again, replayed, err := w.Admit(ctx(t), w.ann, w.admission(active.ID, "k", "other"))
 	want(t, err, "")
 	equal(t, "the key is free again", !replayed && again.ID != keyed.ID, true)
+	purge(a.ExpiresAt.Add(week + 31*24*time.Hour))
+	_, err = w.CommitGone(ctx(t), w.ann, c.ID)
+	want(t, err, workbench.CodeNotFound)
+}
+
+// testFork: a fork needs its origin's blobs by itself, whoever goes first.
+func testFork(t *testing.T, open Open) {
+	w := mustWorld(t, open)
+	s, r, epoch := w.mustOut(w.ann)
+	w.mustBlob("m")
+	w.mustBlob("content")
+	c := workbench.Commit{ID: workbench.NewID(workbench.KindCommit), Root: "x", ManifestID: "m", Files: 1, Bytes: 7, CreatedAt: w.now}
+	end := w.settlement(r, epoch, workbench.StatusSucceeded)
+	end.Commit, end.ManifestRefs = &c, []string{"m", "content"}
+	want(t, w.Settle(ctx(t), end), "")
+	found, ok, err := w.CommitWithRoot(ctx(t), s.ID, "x", 2)
+	equal(t, "the commit with the tree", err == nil && ok && found.ID == c.ID, true)
+	_, ok, err = w.CommitWithRoot(ctx(t), s.ID, "x", 1)
+	equal(t, "a commit before the first", err == nil && !ok, true)
+
+	fork, revision := w.newSession(w.ann)
+	fork.ForkedFrom = &workbench.Lineage{SessionID: s.ID, RunID: r.ID, CommitID: c.ID}
+	first := workbench.Commit{ID: workbench.NewID(workbench.KindCommit), Root: "x", ManifestID: "m", Files: 1, Bytes: 7, Exclusive: true, RestoredFrom: c.ID, CreatedAt: w.now}
+	_, err = w.Fork(ctx(t), w.mustDirect("acme", "bob"), fork, revision, first, []string{"m", "content"})
+	want(t, err, workbench.CodeForbidden)
+	_, err = w.Fork(ctx(t), w.ann, fork, revision, first, []string{"m", "never noted"})
+	want(t, err, workbench.CodeConflict)
+	_, err = w.Session(ctx(t), w.ann, fork.ID)
+	want(t, err, workbench.CodeNotFound) // nothing of it is left
+	made, err := w.Fork(ctx(t), w.ann, fork, revision, first, []string{"m", "content"})
+	want(t, err, "")
+	equal(t, "number of the first commit", made.Number, int64(1))
+	got := w.mustRead(fork.ID)
+	equal(t, "lineage", *got.ForkedFrom, *fork.ForkedFrom)
+	equal(t, "head", got.HeadCommit, first.ID)
+	read, err := w.Commit(ctx(t), w.ann, first.ID)
+	want(t, err, "")
+	equal(t, "what the first commit restored", read.RestoredFrom, c.ID)
+	equal(t, "a session that is no fork", w.mustRead(s.ID).ForkedFrom == nil, true)
+
+	want(t, w.DropBlobRefs(ctx(t), store.SessionBlobOwner(s.ID)), "")
+	free, err := w.UnreferencedBlobs(ctx(t), w.now.Add(time.Hour), 10)
+	want(t, err, "")
+	equal(t, "blobs that the fork needs and that are free", len(free), 0)
+	want(t, w.DropBlobRefs(ctx(t), store.SessionBlobOwner(fork.ID)), "")
+	free, err = w.UnreferencedBlobs(ctx(t), w.now.Add(time.Hour), 10)
+	want(t, err, "")
+	equal(t, "blobs that nobody needs", len(free), 2)
 }
 
 func testSubscriptions(t *testing.T, open Open) {
