@@ -74,12 +74,16 @@ func kindOf(lang workbench.Language) workbench.Language {
 }
 
 // take gives a cell the interpreter of its context, in turn, or a new one that
-// has not been started. Codes: conflict, capacity_exhausted.
+// has not been started. Codes: conflict, context_lost, capacity_exhausted.
 func (c *contexts) take(ctx context.Context, e *execution) (k *kernel, fresh bool, err error) {
 	name, kind := e.r.Context, kindOf(e.r.Language)
 	for {
 		c.mu.Lock()
 		k := c.living[name]
+		if k == nil && e.r.Living {
+			c.mu.Unlock()
+			return nil, false, workbench.E(workbench.CodeContextLost, "no interpreter lives under this name any more").WithField("contextId")
+		}
 		if k == nil {
 			k, err := c.reserve(name, kind, e.b)
 			c.mu.Unlock()

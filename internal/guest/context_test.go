@@ -266,3 +266,25 @@ func TestBashContext(t *testing.T) {
 		})
 	})
 }
+
+// A cell that counts on what earlier ones left does not run where their
+// interpreter is gone; any other begins a new one.
+func TestCellThatNeedsALivingInterpreter(t *testing.T) {
+	s := MustSession(t, oci.Runsc)
+	r := inContext("kept", workbench.Bash, "touch ran; echo $v")
+	r.ID, r.Living, r.Timeout = "needs-1", true, 30*time.Second
+	_, err := s.Client.Exec(t.Context(), r, newHost())
+	if !workbench.HasCode(err, workbench.CodeContextLost) {
+		t.Fatalf("error %v, want context_lost", err)
+	}
+	s.cell(t, "kept", workbench.Bash, "v=1").wantContext(t, guestwire.ContextState{Fresh: true, Alive: true, Cell: 1})
+	r.Source = []byte("ls; echo $v")
+	if o := s.do(t, r); o.stdout != "1\n" {
+		t.Fatalf("stdout %q, want what the earlier cell left and no file", o.stdout)
+	}
+	s.cell(t, "kept", workbench.Bash, "exit 3").wantContext(t, guestwire.ContextState{Cell: 3})
+	r.ID = "needs-2"
+	if _, err := s.Client.Exec(t.Context(), r, newHost()); !workbench.HasCode(err, workbench.CodeContextLost) {
+		t.Fatalf("error %v, want context_lost", err)
+	}
+}
