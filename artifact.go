@@ -142,7 +142,8 @@ const (
 	LogStatus   LogKind = "status"
 	LogOutput   LogKind = "output"
 	LogResult   LogKind = "result"
-	LogFile     LogKind = "file"
+	LogFile     LogKind = "file"  // a file was retained
+	LogFiles    LogKind = "files" // what the run changed in its workspace: FilesEntry; none if it changed nothing
 	LogTerminal LogKind = "terminal"
 )
 

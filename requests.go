@@ -16,6 +16,9 @@ type CreateSession struct {
 	// KeepMemory has a suspended session keep its memory. Code: not_built where
 	// the server's driver cannot.
 	KeepMemory bool
+	// KeepAtExpiry are globs of files to retain when the session reaches its
+	// deadline; at most 20.
+	KeepAtExpiry []string
 }
 
 // ConfigureSession makes a new revision; nil fields keep what they were.
@@ -25,6 +28,7 @@ type ConfigureSession struct {
 	Aliases          *[]string
 	Limits           *LimitsRequest
 	Labels           *map[string]string
+	KeepAtExpiry     *[]string
 	ExpectedRevision int64 // 0: any; otherwise version_mismatch unless it is the current one
 }
 

@@ -125,6 +125,7 @@ const (
 	NoticeContextLost     = "context_lost"      // the interpreter ended with this cell: its variables are gone
 	NoticeContextRestart  = "context_restarted" // the cell ran in a fresh interpreter: variables of earlier cells were gone
 	NoticeResultsLost     = "results_not_kept"  // the code showed more than is kept
+	NoticeSessionExpiring = "session_expiring"  // the session's deadline is near
 	NoticeCommitFailed    = "commit_failed"     // the workspace could not be committed; the last commit stands
 )
 
@@ -143,6 +144,15 @@ type FilesChanged struct {
 	Total     int           `json:"total"`
 	Items     []ChangedFile `json:"items"` // the first ones; GET …/runs/{id}/files pages all
 	Exclusive bool          `json:"exclusive"`
+}
+
+// FilesEntry is the Meta of a log entry of kind files.
+type FilesEntry struct {
+	CommitID  string        `json:"commit"` // that holds the tree
+	Root      string        `json:"root"`
+	Total     int           `json:"total"`
+	Exclusive bool          `json:"exclusive"`
+	Items     []ChangedFile `json:"items"` // the first ones, in order of path: MaxEventItems at most
 }
 
 // ChangedFile is one path a run added, changed or removed.

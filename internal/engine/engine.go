@@ -51,6 +51,7 @@ type Options struct {
 	LeaseTTL      time.Duration    // default 15 s
 	SweepEvery    time.Duration    // of deadlines; default 1 s
 	SuspendAfter  time.Duration    // without work, the sandbox of a session goes; default 30 s, below 0: never
+	WarnBefore    []time.Duration  // a session's deadline; default DefaultWarnings; empty: never
 	RetainEvery   time.Duration    // sweeps of what is kept for a time; default 15 s
 	Clock         func() time.Time // default time.Now
 	Log           *slog.Logger     // default: discards
@@ -125,6 +126,7 @@ func New(o Options) *Engine {
 	if o.RetainEvery == 0 {
 		o.RetainEvery = 15 * time.Second
 	}
+	o.WarnBefore = warnings(o.WarnBefore)
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}

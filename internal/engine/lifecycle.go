@@ -68,10 +68,13 @@ func (e *Engine) end(ctx context.Context, p workbench.Principal, id string, to w
 		return workbench.Session{}, err
 	}
 	// What follows must happen also when the caller has left meanwhile.
-	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), settleWait+killWithin)
+	ending, done := context.WithTimeout(context.WithoutCancel(ctx), settleWait+killWithin)
 	defer done()
-	err = e.cancelAll(ctx, id, why)
-	e.forget(ctx, id)
+	err = e.cancelAll(ending, id, why)
+	e.forget(ending, id)
+	if err == nil {
+		e.conclude(ctx, id)
+	}
 	return s, err
 }
 

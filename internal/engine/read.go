@@ -124,52 +124,25 @@ func (e *Engine) Events(ctx context.Context, p workbench.Principal, runID string
 	if err := contentsOf(p, run); err != nil {
 		return err
 	}
-	sub := e.o.Store.Subscribe("run:" + runID)
-	defer sub.Close()
-	for stopping := false; ; {
+	return e.follow(ctx, store.RunTopic(runID), func() (int, bool, error) {
 		entries, err := e.o.Store.Log(ctx, p, runID, after, logPage)
-		if err != nil {
-			return err
-		}
 		for _, entry := range entries {
 			if entry.Data, err = e.openEntry(ctx, run, entry); err != nil {
-				return err
+				return 0, false, err
 			}
 			if err := yield(entry); err != nil {
-				return err
+				return 0, false, err
 			}
 			after = entry.Seq
 			if entry.Kind == workbench.LogTerminal {
-				return nil
+				return 0, true, nil
 			}
 		}
-		if len(entries) == logPage {
-			continue
-		}
-		if len(entries) == 0 {
-			// An after beyond the end of a finished log would wait for ever.
-			if run, err = e.o.Store.Run(ctx, p, runID); err != nil {
-				return err
-			}
-			if run.Status.Terminal() {
-				if rest, err := e.o.Store.Log(ctx, p, runID, after, 1); err != nil || len(rest) == 0 {
-					return err
-				}
-				continue
-			}
-		}
-		select {
-		case <-sub.C:
-		case <-e.ctx.Done():
-			if stopping {
-				return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("reconnect with the last event id").
-					Caused(workbench.ErrStopping)
-			}
-			stopping = true // one more look: the run may just have ended
-		case <-ctx.Done():
-			return workbench.E(workbench.CodeCancelled, "the request was given up").Caused(ctx.Err())
-		}
-	}
+		return len(entries), false, err
+	}, func() (bool, error) {
+		run, err := e.o.Store.Run(ctx, p, runID)
+		return run.Status.Terminal(), err
+	})
 }
 
 // contentsOf refuses a principal who may see the run but not what it holds.

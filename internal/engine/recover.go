@@ -163,7 +163,9 @@ func (e *Engine) pickUp(ctx context.Context) {
 // sweep ends what is over: sessions past their deadline, files past theirs,
 // blobs nothing names, receipts past their time, leases of dead engines.
 func (e *Engine) sweep(ctx context.Context) {
+	e.warnExpiring(ctx)
 	e.endExpired(ctx)
+	e.concludeEnded(ctx)
 	e.adoptAbandoned(ctx)
 	if time.Since(e.retained) >= e.o.RetainEvery {
 		e.retained = time.Now()

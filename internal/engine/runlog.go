@@ -262,8 +262,9 @@ type logTail struct {
 }
 
 // finish stops the goroutine and returns the entries that were not persisted
-// yet, with the terminal entry behind them. write must not be called any more.
-func (l *runLog) finish(terminal workbench.LogEntry) logTail {
+// yet, with the last ones, of which one is terminal, behind them. write must not
+// be called any more.
+func (l *runLog) finish(last ...workbench.LogEntry) logTail {
 	l.stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -281,7 +282,7 @@ func (l *runLog) finish(terminal workbench.LogEntry) logTail {
 			batch = append(batch, entry)
 		}
 	}
-	batch = append(batch, terminal)
+	batch = append(batch, last...)
 	entries, err := l.number(batch)
 	return logTail{entries: entries, err: firstError(l.err, err)}
 }

@@ -65,6 +65,9 @@ func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req work
 	if err := validateTools(req.Tools, req.Aliases); err != nil {
 		return bad(err)
 	}
+	if err := validateGlobs("keepAtExpiry", req.KeepAtExpiry); err != nil {
+		return workbench.Session{}, err
+	}
 	size, err := e.size(req.Size)
 	if err != nil {
 		return bad(err)
@@ -99,6 +102,7 @@ func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req work
 		State: workbench.SessionActive, Generation: 1, Revision: 1, Size: size.Name, Limits: limits,
 		Tools: nonNil(req.Tools), Aliases: nonNil(req.Aliases), Image: img.ID, Driver: e.info.Driver,
 		Isolation: string(e.info.Strength), CreatedAt: now, ExpiresAt: now.Add(ttl), ActiveAt: now, KeepMemory: req.KeepMemory,
+		KeepAtExpiry: nonNil(req.KeepAtExpiry),
 	}
 	return s, revisionOf(s, p, now), nil
 }
@@ -187,6 +191,12 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 	if req.Labels != nil {
 		s.Labels = *req.Labels
 	}
+	if req.KeepAtExpiry != nil {
+		s.KeepAtExpiry = nonNil(*req.KeepAtExpiry)
+		if err := validateGlobs("keepAtExpiry", s.KeepAtExpiry); err != nil {
+			return workbench.Session{}, err
+		}
+	}
 	if err := validateDescription(s.Agent, s.Labels); err != nil {
 		return workbench.Session{}, err
 	}
@@ -210,12 +220,13 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 }
 
 func sameConfiguration(a, b workbench.Session) bool {
-	return a.Agent == b.Agent && a.Limits == b.Limits && slices.Equal(a.Tools, b.Tools) && slices.Equal(a.Aliases, b.Aliases) && maps.Equal(a.Labels, b.Labels)
+	return a.Agent == b.Agent && a.Limits == b.Limits && slices.Equal(a.Tools, b.Tools) && slices.Equal(a.Aliases, b.Aliases) && maps.Equal(a.Labels, b.Labels) &&
+		slices.Equal(a.KeepAtExpiry, b.KeepAtExpiry)
 }
 
 func revisionOf(s workbench.Session, p workbench.Principal, at time.Time) workbench.Revision {
 	return workbench.Revision{SessionID: s.ID, Number: s.Revision, Agent: s.Agent, Tools: s.Tools, Aliases: s.Aliases,
-		Limits: s.Limits, Size: s.Size, CreatedAt: at, KeyID: p.KeyID}
+		Limits: s.Limits, Size: s.Size, CreatedAt: at, KeyID: p.KeyID, KeepAtExpiry: s.KeepAtExpiry}
 }
 
 func sessionKind(p workbench.Principal, want workbench.SessionKind) (workbench.SessionKind, error) {

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/artifact"
 	"github.com/workbenchdev/workbench/internal/failpoint"
@@ -226,8 +224,13 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 			x.run.CommitID = x.c.head // nothing changed: the same tree
 		}
 	}
-	tail := x.log.finish(statusEntry(x.run.ID, workbench.LogTerminal,
-		statusMeta{Status: x.run.Status, Reason: x.run.Reason, ExitCode: x.run.ExitCode, Message: x.run.Message}, finished))
+	x.warnOfDeadline(finished)
+	last := []workbench.LogEntry{statusEntry(x.run.ID, workbench.LogTerminal,
+		statusMeta{Status: x.run.Status, Reason: x.run.Reason, ExitCode: x.run.ExitCode, Message: x.run.Message}, finished)}
+	if len(s.Changes) > 0 {
+		last = append([]workbench.LogEntry{x.filesEntry(s.Changes, finished)}, last...)
+	}
+	tail := x.log.finish(last...)
 	if tail.err != nil {
 		return tail.err // the log is a prefix; the step is recovered as unknown
 	}
@@ -247,6 +250,14 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 	}
 	x.e.o.Metrics.RunEnded(string(x.run.Language), string(x.run.Status), time.Duration(x.run.QueuedMs)*time.Millisecond, time.Duration(x.run.DurationMs)*time.Millisecond)
 	return nil
+}
+
+// filesEntry is the log entry of what the run changed.
+func (x *execution) filesEntry(changes []workbench.ChangedFile, at time.Time) workbench.LogEntry {
+	first := changes[:min(len(changes), workbench.MaxEventItems)]
+	meta, _ := json.Marshal(workbench.FilesEntry{CommitID: x.run.CommitID, Root: x.run.OutputRoot, Total: len(changes),
+		Exclusive: x.run.Files.Exclusive, Items: first}) // cannot fail: plain fields
+	return workbench.LogEntry{RunID: x.run.ID, Kind: workbench.LogFiles, Meta: meta, At: at}
 }
 
 // streamInfo counts a stream and keeps what went beyond the cap. A full quota
@@ -287,22 +298,9 @@ func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) (lied bo
 	if len(x.spec.Keep) == 0 {
 		return false
 	}
-	unused, whole := make(map[int]bool, len(x.spec.Keep)), true
-	for i := range x.spec.Keep {
-		unused[i] = true
-	}
+	wanted, whole := newGlobs(x.spec.Keep), true
 	tree.Files(func(entry workspace.Entry) bool {
-		matches := false
-		for i, glob := range x.spec.Keep {
-			if matches && !unused[i] {
-				continue
-			}
-			if ok, err := doublestar.Match(glob, entry.Path); ok && err == nil {
-				matches = true
-				delete(unused, i)
-			}
-		}
-		if !matches {
+		if !wanted.match(entry.Path) {
 			return true
 		}
 		if err := x.keepFromSandbox(ctx, entry); err != nil {
@@ -314,7 +312,7 @@ func (x *execution) keepGlobs(ctx context.Context, tree workspace.Tree) (lied bo
 		return whole
 	})
 	for i := 0; whole && i < len(x.spec.Keep); i++ {
-		if unused[i] { // the glob itself is sealed, a notice is not
+		if wanted.unused[i] { // the glob itself is sealed, a notice is not
 			x.notice(workbench.NoticeKeepNothing, fmt.Sprintf("keep[%d] matched no file of the workspace; globs are relative to it and name files: out/** is everything below out", i))
 		}
 	}

@@ -149,7 +149,7 @@ func (e *Engine) validate(ctx context.Context, p workbench.Principal, s workbenc
 	if err := validateArgs(spec.Args, spec.Env); err != nil {
 		return spec, nil, err
 	}
-	if err := validateKeep(spec.Keep); err != nil {
+	if err := validateGlobs("keep", spec.Keep); err != nil {
 		return spec, nil, err
 	}
 	if err := validateCell(spec); err != nil {
@@ -274,13 +274,13 @@ func envName(s string) bool {
 	})
 }
 
-func validateKeep(globs []string) error {
+func validateGlobs(field string, globs []string) error {
 	if len(globs) > maxKeepGlobs {
-		return workbench.E(workbench.CodeInvalidRequest, "at most %d globs", maxKeepGlobs).WithField("keep")
+		return workbench.E(workbench.CodeInvalidRequest, "at most %d globs", maxKeepGlobs).WithField(field)
 	}
 	for i, g := range globs {
 		if g == "" || len(g) > workbench.MaxPathBytes || strings.HasPrefix(g, "/") || strings.Contains("/"+g+"/", "/../") || !doublestar.ValidatePattern(g) {
-			return workbench.E(workbench.CodeInvalidRequest, "not a usable glob").WithField(fmt.Sprintf("keep[%d]", i)).
+			return workbench.E(workbench.CodeInvalidRequest, "not a usable glob").WithField(fmt.Sprintf("%s[%d]", field, i)).
 				WithHint("globs are relative to the workspace, such as out/*.csv or **/*.png")
 		}
 	}

@@ -96,7 +96,7 @@ func (db *DB) EndingSessions(ctx context.Context, limit int, afterID string) ([]
 
 // keeps reports whether a session that expires has something to keep first.
 func keeps(s workbench.Session) bool {
-	return s.State == workbench.SessionExpired && len(s.KeepAtExpiry) > 0 && s.HeadCommit != ""
+	return s.State == workbench.SessionExpired && len(s.KeepAtExpiry) > 0
 }
 
 // Conclude writes the last events of a session that has ended, once its last
