@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -134,16 +135,8 @@ func (a *app) runsEvents(l *local) *cobra.Command {
 	return c
 }
 
-// event prints one event: a JSON object a line, or a line for people.
+// event prints one event of a run.
 func (a *app) event(e sdk.Event) error {
-	if a.json {
-		raw, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		_, err = a.out.Write(append(terminal.JSON(raw), '\n'))
-		return err
-	}
 	what := string(e.Meta)
 	if e.Result != nil {
 		raw, err := json.Marshal(e.Result)
@@ -155,6 +148,19 @@ func (a *app) event(e sdk.Event) error {
 	if e.Kind == workbench.LogOutput {
 		what = fmt.Sprintf("%s@%d %s", e.Stream, e.Offset, e.Text)
 	}
-	_, err := fmt.Fprintf(a.out, "%d\t%s\t%s\t%s\n", e.Seq, a.when(e.At), e.Kind, terminal.Line(what))
+	return a.eventLine(e, e.Seq, e.At, string(e.Kind), what)
+}
+
+// eventLine prints one event: a JSON object a line, or a line for people.
+func (a *app) eventLine(e any, seq int64, at time.Time, kind, what string) error {
+	if a.json {
+		raw, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		_, err = a.out.Write(append(terminal.JSON(raw), '\n'))
+		return err
+	}
+	_, err := fmt.Fprintf(a.out, "%d\t%s\t%s\t%s\n", seq, a.when(at), kind, terminal.Line(what))
 	return err
 }

@@ -95,7 +95,8 @@ func (a *app) sessionCommand() *cobra.Command {
 	var l local
 	c := group(&cobra.Command{Use: "session", Short: "Create, list, change and end sessions"})
 	l.flags(c.PersistentFlags(), localData())
-	c.AddCommand(a.sessionCreate(&l), a.sessionList(&l), a.sessionShow(&l), a.sessionConfigure(&l), a.sessionRestart(&l), a.sessionRollback(&l), a.sessionFork(&l), a.sessionClose(&l))
+	c.AddCommand(a.sessionCreate(&l), a.sessionList(&l), a.sessionShow(&l), a.sessionConfigure(&l), a.sessionRestart(&l), a.sessionRollback(&l), a.sessionFork(&l),
+		a.sessionClose(&l), a.sessionEvents(&l))
 	return c
 }
 
@@ -135,6 +136,7 @@ func (a *app) sessionCreate(l *local) *cobra.Command {
 	f.StringArrayVar(&limits, "set-limit", nil, "lower a limit, as NAME=VALUE, such as memoryBytes=128MiB or timeoutMs=5000; may be repeated")
 	f.StringVar(&r.Size, "size", "", "sandbox size; workbench sizes lists them")
 	f.StringVar(&r.Image, "image", "", "sandbox image, by name or id")
+	f.StringArrayVar(&r.KeepAtExpiry, "keep-at-expiry", nil, "glob of files to retain when the session reaches its deadline, such as 'out/**'; may be repeated")
 	f.DurationVar(&ttl, "ttl", 0, "how long the session lives; default 24h, at most 192h")
 	return c
 }
@@ -199,12 +201,13 @@ func (a *app) showSession(s workbench.Session) error {
 		"size", s.Size, "memory", a.bytes(s.Limits.MemoryBytes), "workspace", a.bytes(s.Limits.WorkspaceBytes), "timeout", millis(s.Limits.TimeoutMs),
 		"driver", s.Driver, "isolation", s.Isolation, "image", s.Image,
 		"generation", fmt.Sprint(s.Generation), "revision", fmt.Sprint(s.Revision),
-		"created", a.when(s.CreatedAt), "expires", a.when(s.ExpiresAt), "ended", a.whenever(s.EndedAt))
+		"created", a.when(s.CreatedAt), "expires", a.when(s.ExpiresAt), "ended", a.whenever(s.EndedAt),
+		"kept at expiry", strings.Join(s.KeepAtExpiry, ", "))
 }
 
 func (a *app) sessionConfigure(l *local) *cobra.Command {
 	var agent string
-	var labels, limits []string
+	var labels, limits, keep []string
 	var expected int64
 	c := &cobra.Command{
 		Use: "configure SESSION", Short: "Make a new revision of a session's configuration", Args: exactly(1),
@@ -223,8 +226,11 @@ func (a *app) sessionConfigure(l *local) *cobra.Command {
 			if r.Limits, err = limitsOf(limits); err != nil {
 				return err
 			}
-			if r.Agent == nil && r.Labels == nil && r.Limits == nil {
-				return usageError(c, "nothing to change: give --agent, --label or --set-limit")
+			if c.Flags().Changed("keep-at-expiry") {
+				r.KeepAtExpiry = &keep
+			}
+			if r.Agent == nil && r.Labels == nil && r.Limits == nil && r.KeepAtExpiry == nil {
+				return usageError(c, "nothing to change: give --agent, --label, --set-limit or --keep-at-expiry")
 			}
 			if expected != 0 {
 				r.ExpectedCurrentVersion = &expected
@@ -242,6 +248,7 @@ func (a *app) sessionConfigure(l *local) *cobra.Command {
 	f.StringVar(&agent, "agent", "", "descriptive label")
 	f.StringArrayVar(&labels, "label", nil, "label NAME=VALUE; replaces all labels; may be repeated")
 	f.StringArrayVar(&limits, "set-limit", nil, "lower a limit, as NAME=VALUE; may be repeated")
+	f.StringSliceVar(&keep, "keep-at-expiry", nil, "glob of files to retain at the deadline; replaces all globs, an empty one removes them; may be repeated")
 	f.Int64Var(&expected, "expected-revision", 0, "fail unless this is the current revision")
 	return c
 }
@@ -277,6 +284,28 @@ func (a *app) sessionClose(l *local) *cobra.Command {
 			return client.CloseAgentSession(ctx, id)
 		}, a.showSession),
 	}
+}
+
+func (a *app) sessionEvents(l *local) *cobra.Command {
+	var after int64
+	c := &cobra.Command{
+		Use: "events SESSION", Short: "Follow what happens to a session until its end", Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				for e, err := range client.SessionEvents(ctx, args[0], after) {
+					if err != nil {
+						return err
+					}
+					if err := a.eventLine(e, e.Seq, e.At, string(e.Kind), string(e.Meta)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().Int64Var(&after, "after", 0, "only events behind this number")
+	return c
 }
 
 func (a *app) sizesCommand() *cobra.Command {

@@ -26,10 +26,31 @@ const (
 	maxSeq = 1<<53 - 1 // exact in every JSON reader
 )
 
-// streamEvents follows a run's log as server-sent events or NDJSON. The answer
-// begins with the first event or heartbeat: what is refused before is an HTTP
-// error, and a log that holds nothing more answers 204.
+// streamEvents follows a run's log.
 func streamEvents(c *call) error {
+	return c.stream(func(e *eventStream, after int64) error {
+		t := &runStream{eventStream: e}
+		for _, stream := range []workbench.Stream{workbench.Stdout, workbench.Stderr} {
+			t.streams = append(t.streams, &textStream{stream: stream, known: after == 0})
+		}
+		return c.s.o.Engine.Events(c.ctx, c.p, c.id, after, t.entry)
+	})
+}
+
+// streamSessionEvents follows a session's events.
+func streamSessionEvents(c *call) error {
+	return c.stream(func(e *eventStream, after int64) error {
+		return c.s.o.Engine.SessionEvents(c.ctx, c.p, c.id, after, func(event workbench.SessionEvent) error {
+			event.At = event.At.UTC()
+			return e.event(event.Seq, string(event.Kind), event)
+		})
+	})
+}
+
+// stream answers with a log that follow reads, as server-sent events or NDJSON.
+// The answer begins with the first event or heartbeat: what is refused before is
+// an HTTP error, and a log that holds nothing more answers 204.
+func (c *call) stream(follow func(e *eventStream, after int64) error) error {
 	mediaType, err := negotiateStream(c.r.Header.Values("Accept"))
 	if err != nil {
 		return err
@@ -44,11 +65,8 @@ func streamEvents(c *call) error {
 	}
 	defer done()
 	e := &eventStream{c: c, sse: mediaType == sseType, mediaType: mediaType}
-	for _, stream := range []workbench.Stream{workbench.Stdout, workbench.Stderr} {
-		e.streams = append(e.streams, &textStream{stream: stream, known: after == 0})
-	}
 	stop := e.beat(c.s.o.Heartbeat)
-	err = c.s.o.Engine.Events(c.ctx, c.p, c.id, after, e.entry)
+	err = follow(e, after)
 	stop()
 	return e.finish(err)
 }
@@ -124,11 +142,9 @@ type eventStream struct {
 	c         *call
 	sse       bool
 	mediaType string
-	streams   []*textStream // of the entries' side only
 
 	mu    sync.Mutex
 	begun bool
-	ended bool // the terminal event was written
 	err   error
 }
 
@@ -188,8 +204,34 @@ func (e *eventStream) send(b []byte) error {
 // errHeadOnly ends the log of a HEAD request once the headers are out.
 var errHeadOnly = workbench.E(workbench.CodeCancelled, "the request asked for headers only")
 
+// event writes one event.
+func (e *eventStream) event(seq int64, kind string, event any) error {
+	body, err := json.Marshal(event)
+	if err != nil {
+		return workbench.E(workbench.CodeInternal, "an event could not be written").Caused(err)
+	}
+	if e.sse {
+		body = fmt.Appendf(nil, "id: %d\nevent: %s\ndata: %s\n\n", seq, kind, body)
+	} else {
+		body = append(body, '\n')
+	}
+	if err := e.send(body); err != nil {
+		return err
+	}
+	if e.c.r.Method == http.MethodHead {
+		return errHeadOnly
+	}
+	return nil
+}
+
+// runStream is the stream of a run's log.
+type runStream struct {
+	*eventStream
+	streams []*textStream
+}
+
 // entry writes one log entry as an event.
-func (e *eventStream) entry(entry workbench.LogEntry) error {
+func (e *runStream) entry(entry workbench.LogEntry) error {
 	event := Event{Seq: entry.Seq, Kind: entry.Kind, RunID: e.c.id, At: entry.At.UTC(), Meta: entry.Meta}
 	switch entry.Kind {
 	case workbench.LogOutput:
@@ -210,28 +252,12 @@ func (e *eventStream) entry(entry workbench.LogEntry) error {
 			return workbench.E(workbench.CodeCorrupt, "a stored result cannot be read").Caused(err)
 		}
 		event.Result, event.Meta = &result, nil
-	case workbench.LogStatus, workbench.LogFile:
+	case workbench.LogStatus, workbench.LogFile, workbench.LogFiles:
 	}
-	body, err := json.Marshal(event)
-	if err != nil {
-		return workbench.E(workbench.CodeInternal, "an event could not be written").Caused(err)
-	}
-	if e.sse {
-		body = fmt.Appendf(nil, "id: %d\nevent: %s\ndata: %s\n\n", entry.Seq, entry.Kind, body)
-	} else {
-		body = append(body, '\n')
-	}
-	if err := e.send(body); err != nil {
-		return err
-	}
-	if e.c.r.Method == http.MethodHead {
-		return errHeadOnly
-	}
-	e.ended = entry.Kind == workbench.LogTerminal
-	return nil
+	return e.event(entry.Seq, string(entry.Kind), event)
 }
 
-func (e *eventStream) chunk(entry workbench.LogEntry) (Chunk, error) {
+func (e *runStream) chunk(entry workbench.LogEntry) (Chunk, error) {
 	for _, t := range e.streams {
 		if t.stream != entry.Stream {
 			continue
@@ -248,7 +274,7 @@ func (e *eventStream) chunk(entry workbench.LogEntry) (Chunk, error) {
 
 // recall sets what a resumed stream carries at offset next: the same as if it
 // had never been cut.
-func (e *eventStream) recall(t *textStream, next int64) error {
+func (e *runStream) recall(t *textStream, next int64) error {
 	if next == 0 {
 		t.resume(nil, 0)
 		return nil
@@ -269,7 +295,7 @@ func (e *eventStream) recall(t *textStream, next int64) error {
 }
 
 // tail is what the streams still carry when the log ends.
-func (e *eventStream) tail() ([]Chunk, error) {
+func (e *runStream) tail() ([]Chunk, error) {
 	var chunks []Chunk
 	for _, t := range e.streams {
 		if !t.known {

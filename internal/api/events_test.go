@@ -35,8 +35,13 @@ type sseClient struct {
 // MustFollow opens a run's event stream.
 func (w *world) MustFollow(t testing.TB, secret, run string, headers ...string) *sseClient {
 	t.Helper()
+	return w.mustFollowPath(t, secret, "/v1/workbench/runs/"+run+"/events", headers...)
+}
+
+func (w *world) mustFollowPath(t testing.TB, secret, path string, headers ...string) *sseClient {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL+"/v1/workbench/runs/"+run+"/events", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.server.URL+path, nil)
 	if err != nil {
 		t.Fatalf("request: %v", err)
 	}

@@ -82,6 +82,7 @@ func TestEveryOperation(t *testing.T) {
 	w.Do("POST", "/v1/workbench/run_code", key, `{"sessionId":"`+session+`","language":"typescript","code":"1"}`).Want(202)
 	w.Do("DELETE", "/v1/workbench/artifacts/"+artifact, key, "").Want(200)
 	w.Do("POST", base+"/close", key, "").Want(200)
+	w.Do("GET", base+"/events", key, "").Want(200)
 
 	w.Do("GET", "/v1/workbench/runtime-tiers", key, "").Want(200)
 	w.Do("GET", "/v1/workbench/audit?action=run.submit", admin, "").Want(200)

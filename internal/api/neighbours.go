@@ -22,6 +22,7 @@ type Engine interface {
 	Close(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error)
 	// Active keeps a session from being suspended until done is called.
 	Active(sessionID string) (done func())
+	SessionEvents(ctx context.Context, p workbench.Principal, id string, after int64, yield func(workbench.SessionEvent) error) error
 
 	Submit(ctx context.Context, p workbench.Principal, r workbench.SubmitRun) (workbench.Submitted, error)
 	Receipt(ctx context.Context, p workbench.Principal, runID string, wait time.Duration) (workbench.Receipt, error)

@@ -56,9 +56,8 @@ func Document(version string) []byte {
 		},
 	}
 	b.problem = b.ref(Problem{})
-	event := b.ref(Event{})
 	for _, r := range routes() {
-		doc.AddOperation(b.operation(r, event))
+		doc.AddOperation(b.operation(r))
 	}
 	b.openReplies()
 	describe(b.registry.Map())
@@ -90,7 +89,7 @@ func (b *documenter) ref(v any) *huma.Schema {
 	return b.registry.Schema(t, true, t.Name())
 }
 
-func (b *documenter) operation(r Route, event *huma.Schema) *huma.Operation {
+func (b *documenter) operation(r Route) *huma.Operation {
 	op := &huma.Operation{
 		Method: r.Method, Path: r.Pattern, OperationID: r.ID, Tags: []string{r.Tag}, Summary: r.Summary, Description: description(r),
 		Responses: map[string]*huma.Response{},
@@ -119,7 +118,7 @@ func (b *documenter) operation(r Route, event *huma.Schema) *huma.Operation {
 	}
 	op.RequestBody = b.requestBody(r)
 	for _, reply := range r.Replies {
-		op.Responses[strconv.Itoa(reply.Status)] = b.response(reply, event)
+		op.Responses[strconv.Itoa(reply.Status)] = b.response(reply)
 	}
 	b.problems(r, op)
 	return op
@@ -187,7 +186,7 @@ func (b *documenter) requestBody(r Route) *huma.RequestBody {
 	return nil
 }
 
-func (b *documenter) response(reply Reply, event *huma.Schema) *huma.Response {
+func (b *documenter) response(reply Reply) *huma.Response {
 	out := &huma.Response{Description: reply.Doc, Headers: map[string]*huma.Param{requestIDHeader: {Ref: "#/components/headers/" + requestIDHeader}}}
 	for _, name := range reply.Headers {
 		out.Headers[name] = &huma.Param{Ref: "#/components/headers/" + name}
@@ -210,7 +209,7 @@ func (b *documenter) response(reply Reply, event *huma.Schema) *huma.Response {
 			schema.Format = "binary"
 		case sseType, ndjsonType:
 			// A string on the wire; its data lines, or its lines, are Events.
-			schema.Extensions = map[string]any{"x-item-schema": event}
+			schema.Extensions = map[string]any{"x-item-schema": b.ref(reply.Event)}
 		}
 		out.Content[t] = &huma.MediaType{Schema: schema}
 	}

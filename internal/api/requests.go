@@ -27,6 +27,8 @@ type CreateSessionRequest struct {
 	Image       string                `json:"image,omitempty" maxLength:"128" doc:"name or id of an image; default the server's"`
 	TTLMs       *int64                `json:"ttlMs,omitempty" doc:"how long the session lives; default 24 h, at most 8 days"`
 	KeepMemory  bool                  `json:"keepMemory,omitempty" doc:"when the session is suspended for want of work, keep its variables and processes too, and have them back with the next run; gVisor only"`
+
+	KeepAtExpiry []string `json:"keepAtExpiry,omitempty" maxItems:"20" doc:"globs of files of the last commit to retain when the session reaches its deadline, within the quota; not when it is closed"`
 }
 
 // LimitsInput lowers limits of a session. What is left out stays as it is: the
@@ -60,6 +62,7 @@ type ConfigureRequest struct {
 	Tools                  *[]ToolInput       `json:"tools,omitempty" maxItems:"200" doc:"replaces the allowlist"`
 	Connections            *[]string          `json:"connections,omitempty" maxItems:"50" doc:"replaces the aliases"`
 	Limits                 *LimitsInput       `json:"limits,omitempty" doc:"changes the limits that are named, up to the size's; the others stay as they are. To undo a lower one, name the size's value (GET /v1/workbench/runtime-tiers)"`
+	KeepAtExpiry           *[]string          `json:"keepAtExpiry,omitempty" maxItems:"20" doc:"replaces the globs"`
 	ExpectedCurrentVersion *int64             `json:"expectedCurrentVersion,omitempty" minimum:"1" doc:"the revision the caller believes to be current; another one answers 412. If-Match says the same"`
 }
 

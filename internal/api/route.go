@@ -54,6 +54,7 @@ type Reply struct {
 	Doc     string
 	Body    any      // a zero value of the JSON body's type; nil: see Types
 	Types   []string // media types of a body that is not plain JSON
+	Event   any      // a zero value of the type of a stream's events
 	Headers []string
 }
 

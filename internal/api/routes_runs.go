@@ -46,6 +46,19 @@ func submitRoute(pattern, id, summary string, body any, handle func(*call) error
 	return r
 }
 
+// What every stream of events takes and answers.
+var (
+	streamParams  = []Param{{Name: "after", Doc: "number of the last event seen; 0 for all", Kind: IntegerParam, Min: 0, Max: maxSeq}}
+	streamHeaders = []Param{{Name: "Last-Event-ID", Doc: "as after; must be the same if both are sent", Kind: IntegerParam, Min: 0, Max: maxSeq}}
+)
+
+func streamReplies(doc string, event any) []Reply {
+	return []Reply{
+		{Status: http.StatusOK, Doc: doc, Event: event, Types: []string{sseType, ndjsonType}},
+		{Status: http.StatusNoContent, Doc: "The terminal event was seen already."},
+	}
+}
+
 func runRoutes() []Route {
 	ofRun := func(r Route) Route {
 		r.Tag, r.Target, r.Scope = "runs", workbench.KindRun, workbench.ScopeRead
@@ -76,13 +89,9 @@ func runRoutes() []Route {
 			Description: "Server-sent events, or one JSON object a line with Accept: application/x-ndjson. Each carries its number as id; Last-Event-ID (or after) resumes behind it, also across a crash of the server. " +
 				"The stream ends after the one terminal event. A comment, or a line of kind heartbeat, comes at least every 15 s. Output is lossless: see Event. A resume behind the terminal event answers 204.",
 			Admin: AdminContents, handle: streamEvents, Streams: true,
-			Params:  []Param{{Name: "after", Doc: "number of the last event seen; 0 for all", Kind: IntegerParam, Min: 0, Max: maxSeq}},
-			Headers: []Param{{Name: "Last-Event-ID", Doc: "as after; must be the same if both are sent", Kind: IntegerParam, Min: 0, Max: maxSeq}},
-			Replies: []Reply{
-				{Status: http.StatusOK, Doc: "The events, each as Event.", Types: []string{sseType, ndjsonType}},
-				{Status: http.StatusNoContent, Doc: "The terminal event was seen already."},
-			},
-			Errors: []workbench.Code{workbench.CodeNotAcceptable},
+			Params: streamParams, Headers: streamHeaders,
+			Replies: streamReplies("The events, each as Event.", Event{}),
+			Errors:  []workbench.Code{workbench.CodeNotAcceptable},
 		}),
 		ofRun(Route{
 			Method: http.MethodGet, Pattern: base + "/runs/{id}/output", ID: "readRunOutput", Summary: "Page through one output stream",

@@ -64,6 +64,15 @@ func sessionRoutes() []Route {
 			Body: EmptyRequest{}, OptionalBody: true, handle: closeSession,
 			Replies: []Reply{{Status: http.StatusOK, Doc: "The session, closed.", Body: workbench.Session{}, Headers: []string{"ETag"}}},
 		},
+		{
+			Method: http.MethodGet, Pattern: base + "/sessions/{id}/events", ID: "streamSessionEvents", Tag: "sessions", Summary: "Follow what happens to a session",
+			Description: "In the form of a run's events, with the same ids, heartbeats and resumption: created, run (queued, ended), files (a commit of the workspace), configured, suspended, resumed, restarted, sandbox_lost, expiring (before the deadline), kept (at expiry), and as the last one closed or expired. " +
+				"Output is in the runs' own streams.",
+			Scope: workbench.ScopeRead, Admin: AdminReads, Target: workbench.KindSession, handle: streamSessionEvents, Streams: true,
+			Params: streamParams, Headers: streamHeaders,
+			Replies: streamReplies("The events, each as SessionEvent.", workbench.SessionEvent{}),
+			Errors:  []workbench.Code{workbench.CodeNotAcceptable},
+		},
 	}
 }
 
@@ -81,7 +90,7 @@ func createSession(c *call) error {
 	}
 	r := workbench.CreateSession{
 		Kind: b.Kind, Agent: b.Agent, Labels: b.Labels, Tools: tools(b.Tools), Aliases: b.Connections,
-		Limits: b.Limits.request(), Size: size, Image: b.Image, KeepMemory: b.KeepMemory,
+		Limits: b.Limits.request(), Size: size, Image: b.Image, KeepMemory: b.KeepMemory, KeepAtExpiry: b.KeepAtExpiry,
 	}
 	if b.TTLMs != nil {
 		if err := workbench.InRange("ttlMs", *b.TTLMs, workbench.MinSessionTTL.Milliseconds(), workbench.MaxSessionTTL.Milliseconds()); err != nil {
@@ -187,7 +196,7 @@ func configureSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	r := workbench.ConfigureSession{Agent: b.Agent, Aliases: b.Connections, Limits: b.Limits.request(), Labels: b.Labels, ExpectedRevision: expected}
+	r := workbench.ConfigureSession{Agent: b.Agent, Aliases: b.Connections, Limits: b.Limits.request(), Labels: b.Labels, KeepAtExpiry: b.KeepAtExpiry, ExpectedRevision: expected}
 	if b.Tools != nil {
 		list := tools(*b.Tools)
 		r.Tools = &list
@@ -210,7 +219,7 @@ func configureSession(c *call) error {
 // changesSomething refuses a request that names nothing to change, unless it
 // would be refused for its revision: every revision is one that somebody meant.
 func (c *call) changesSomething(r workbench.ConfigureSession) error {
-	if r.Agent != nil || r.Labels != nil || r.Tools != nil || r.Aliases != nil || r.Limits != nil {
+	if r.Agent != nil || r.Labels != nil || r.Tools != nil || r.Aliases != nil || r.Limits != nil || r.KeepAtExpiry != nil {
 		return nil
 	}
 	if r.ExpectedRevision != 0 {
@@ -219,7 +228,7 @@ func (c *call) changesSomething(r workbench.ConfigureSession) error {
 			return err // nil: the engine says what is wrong with the revision
 		}
 	}
-	return invalid("", "the request changes nothing").WithHint(`send at least one of "agent", "connections", "labels", "limits", "tools"`)
+	return invalid("", "the request changes nothing").WithHint(`send at least one of "agent", "connections", "keepAtExpiry", "labels", "limits", "tools"`)
 }
 
 // expectedRevision is the revision the caller believes to be current, from the

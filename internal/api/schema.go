@@ -33,6 +33,7 @@ func newRegistry() huma.Registry {
 	alias[workbench.ArtifactOrigin, originSchema](r)
 	alias[workbench.Change, changeSchema](r)
 	alias[workbench.LogKind, logKindSchema](r)
+	alias[workbench.SessionEventKind, sessionEventKindSchema](r)
 	alias[workbench.Code, codeSchema](r)
 	alias[workbench.ContextState, contextStateSchema](r)
 	alias[workbench.LossReason, lossReasonSchema](r)
@@ -78,10 +79,12 @@ type (
 	changeSchema       struct{}
 	logKindSchema      struct{}
 	codeSchema         struct{}
-	contextStateSchema struct{}
-	lossReasonSchema   struct{}
-	lostContextSchema  struct{}
-	resultTypeSchema   struct{}
+
+	sessionEventKindSchema struct{}
+	contextStateSchema     struct{}
+	lossReasonSchema       struct{}
+	lostContextSchema      struct{}
+	resultTypeSchema       struct{}
 )
 
 func (statusSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.Statuses()...) }
@@ -117,7 +120,10 @@ func (changeSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.ChangeAdded, workbench.ChangeModified, workbench.ChangeRemoved)
 }
 func (logKindSchema) Schema(huma.Registry) *huma.Schema {
-	return enum(workbench.LogStatus, workbench.LogOutput, workbench.LogResult, workbench.LogFile, workbench.LogTerminal)
+	return enum(workbench.LogStatus, workbench.LogOutput, workbench.LogResult, workbench.LogFile, workbench.LogFiles, workbench.LogTerminal)
+}
+func (sessionEventKindSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.SessionEventKinds()...)
 }
 func (codeSchema) Schema(huma.Registry) *huma.Schema {
 	var codes []workbench.Code

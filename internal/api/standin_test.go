@@ -65,7 +65,7 @@ func (e *standIn) CreateSession(ctx context.Context, p workbench.Principal, r wo
 	s := workbench.Session{
 		ID: workbench.NewID(workbench.KindSession), ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID, GroupID: p.GroupID, KeyID: p.KeyID,
 		Kind: kind, Agent: r.Agent, Labels: r.Labels, State: workbench.SessionActive, Generation: 1, Revision: 1, Size: "standard", Limits: limits,
-		Image: "img_test", Driver: "none", Isolation: "none", CreatedAt: now, ExpiresAt: now.Add(ttl), ActiveAt: now,
+		Image: "img_test", Driver: "none", Isolation: "none", CreatedAt: now, ExpiresAt: now.Add(ttl), ActiveAt: now, KeepAtExpiry: r.KeepAtExpiry,
 	}
 	return s, e.db.CreateSession(ctx, p, s, workbench.Revision{Number: 1, Agent: s.Agent, Limits: limits, Size: s.Size, CreatedAt: now, KeyID: p.KeyID})
 }
@@ -86,7 +86,10 @@ func (e *standIn) Configure(ctx context.Context, p workbench.Principal, id strin
 	if r.Agent != nil {
 		s.Agent = *r.Agent
 	}
-	return e.db.AddRevision(ctx, p, workbench.Revision{SessionID: id, Number: s.Revision + 1, Agent: s.Agent, Limits: s.Limits, Size: s.Size, CreatedAt: e.clock(), KeyID: p.KeyID}, r.Labels, r.ExpectedRevision)
+	if r.KeepAtExpiry != nil {
+		s.KeepAtExpiry = *r.KeepAtExpiry
+	}
+	return e.db.AddRevision(ctx, p, workbench.Revision{SessionID: id, Number: s.Revision + 1, Agent: s.Agent, Limits: s.Limits, Size: s.Size, CreatedAt: e.clock(), KeyID: p.KeyID, KeepAtExpiry: s.KeepAtExpiry}, r.Labels, r.ExpectedRevision)
 }
 
 func (e *standIn) Revisions(ctx context.Context, p workbench.Principal, id string, page workbench.Page) (workbench.List[workbench.Revision], error) {
@@ -108,6 +111,36 @@ func (e *standIn) Active(string) func() { return func() {} }
 
 func (e *standIn) Close(ctx context.Context, p workbench.Principal, id string) (workbench.Session, error) {
 	return e.db.EndSession(ctx, p, id, workbench.SessionClosed, e.clock())
+}
+
+func (e *standIn) SessionEvents(ctx context.Context, p workbench.Principal, id string, after int64, yield func(workbench.SessionEvent) error) error {
+	sub := e.db.Subscribe(store.SessionTopic(id))
+	defer sub.Close()
+	for {
+		events, err := e.db.SessionEvents(ctx, p, id, after, 2)
+		if err != nil {
+			return err
+		}
+		for _, event := range events {
+			if err := yield(event); err != nil {
+				return err
+			}
+			if after = event.Seq; event.Kind.Terminal() {
+				return nil
+			}
+		}
+		if len(events) > 0 {
+			continue
+		}
+		if done, err := e.db.SessionConcluded(ctx, p, id); err != nil || done {
+			return err
+		}
+		select {
+		case <-sub.C:
+		case <-ctx.Done():
+			return workbench.E(workbench.CodeCancelled, "given up").Caused(ctx.Err())
+		}
+	}
 }
 
 func (e *standIn) Submit(ctx context.Context, p workbench.Principal, r workbench.SubmitRun) (workbench.Submitted, error) {

@@ -138,7 +138,7 @@ func (e *Engine) chosenCommit(ctx context.Context, p workbench.Principal, s work
 // forkRequest is the request for a session like the one that is forked.
 func forkRequest(from workbench.Session, req workbench.ForkSession) workbench.CreateSession {
 	out := workbench.CreateSession{Agent: from.Agent, Labels: from.Labels, Tools: from.Tools, Aliases: from.Aliases, Size: from.Size, Image: from.Image, TTL: req.TTL,
-		KeepMemory: from.KeepMemory}
+		KeepMemory: from.KeepMemory, KeepAtExpiry: from.KeepAtExpiry}
 	if req.Agent != nil {
 		out.Agent = *req.Agent
 	}

@@ -66,7 +66,7 @@ func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req work
 		return bad(err)
 	}
 	if err := validateGlobs("keepAtExpiry", req.KeepAtExpiry); err != nil {
-		return workbench.Session{}, err
+		return bad(err)
 	}
 	size, err := e.size(req.Size)
 	if err != nil {

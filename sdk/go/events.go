@@ -74,15 +74,58 @@ func (e Event) Status() (s Status, ok bool) {
 // A lost connection is taken up again behind the last event seen, as long as
 // the server comes back within the client's patience.
 func (c *Client) Events(ctx context.Context, runID string, after int64) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
+	return follow[Event](ctx, c, "/runs/"+seg(runID)+"/events", after)
+}
+
+// Files reads what an event of kind files says: what the run changed in its
+// workspace. ok is false for events of other kinds.
+func (e Event) Files() (f workbench.FilesEntry, ok bool) {
+	return f, e.Kind == workbench.LogFiles && json.Unmarshal(e.Meta, &f) == nil
+}
+
+// SessionEvent is something that happened to a session. What its Meta holds
+// depends on the kind: see Read.
+type SessionEvent workbench.SessionEvent
+
+// Read reads the event's Meta into the type of its kind, such as
+// *workbench.RunEvent for run.
+func (e SessionEvent) Read(into any) error {
+	if err := json.Unmarshal(e.Meta, into); err != nil {
+		return workbench.E(workbench.CodeInternal, "the event's meta is not of that type").Caused(err)
+	}
+	return nil
+}
+
+// SessionEvents follows what happens to a session, as Events follows a run: up
+// to and including the event that it was closed or has expired.
+func (c *Client) SessionEvents(ctx context.Context, sessionID string, after int64) iter.Seq2[SessionEvent, error] {
+	return follow[SessionEvent](ctx, c, "/sessions/"+seg(sessionID)+"/events", after)
+}
+
+// event is one of a stream's.
+type event interface {
+	number() int64
+	last() bool // nothing follows it
+}
+
+func (e Event) number() int64        { return e.Seq }
+func (e Event) last() bool           { return e.Kind == workbench.LogTerminal }
+func (e SessionEvent) number() int64 { return e.Seq }
+func (e SessionEvent) last() bool    { return e.Kind.Terminal() }
+
+// follow reads a stream to its last event, over as many connections as it
+// takes.
+func follow[E event](ctx context.Context, c *Client, path string, after int64) iter.Seq2[E, error] {
+	return func(yield func(E, error) bool) {
+		var none E
 		away := outage{c: c}
 		for {
-			done, err := c.follow(ctx, runID, &after, &away, func(e Event) bool { return yield(e, nil) })
+			done, err := connect(ctx, c, path, &after, &away, func(e E) bool { return yield(e, nil) })
 			if done {
 				return
 			}
 			if err := away.again(ctx, err); err != nil {
-				yield(Event{}, err)
+				yield(none, err)
 				return
 			}
 		}
@@ -91,18 +134,18 @@ func (c *Client) Events(ctx context.Context, runID string, after int64) iter.Seq
 
 // errTruncated is a stream that ended before its terminal event.
 var errTruncated = workbench.E(workbench.CodeUnavailable, "the event stream broke off").
-	WithHint("follow the run again after the last event seen, or read its receipt")
+	WithHint("follow it again after the last event seen; what a run came to is in its receipt")
 
-// follow reads one connection. done means that the caller has everything: the
+// connect reads one connection. done means that the caller has everything: the
 // terminal event came, or it asked to stop.
-func (c *Client) follow(ctx context.Context, runID string, after *int64, away *outage, yield func(Event) bool) (done bool, err error) {
+func connect[E event](ctx context.Context, c *Client, path string, after *int64, away *outage, yield func(E) bool) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	header := http.Header{"Accept": {"text/event-stream"}}
 	if *after > 0 {
 		header.Set("Last-Event-ID", strconv.FormatInt(*after, 10))
 	}
-	res, err := c.do(ctx, call{method: http.MethodGet, path: "/runs/" + seg(runID) + "/events", header: header, once: true})
+	res, err := c.do(ctx, call{method: http.MethodGet, path: path, header: header, once: true})
 	if err != nil {
 		return false, err
 	}
@@ -117,7 +160,7 @@ func (c *Client) follow(ctx context.Context, runID string, after *int64, away *o
 	defer quiet.Stop()
 	frames := bufio.NewReaderSize(res.Body, 64<<10)
 	for {
-		e, ok, err := readEvent(frames, func() { quiet.Reset(maxSilence) })
+		e, ok, err := readEvent[E](frames, func() { quiet.Reset(maxSilence) })
 		if err != nil {
 			var coded *workbench.Error
 			if errors.As(err, &coded) {
@@ -126,14 +169,14 @@ func (c *Client) follow(ctx context.Context, runID string, after *int64, away *o
 			return false, errTruncated.Caused(err)
 		}
 		away.over() // also a ping: the server is there
-		if !ok || e.Seq <= *after {
+		if !ok || e.number() <= *after {
 			continue // a ping, or an event already seen
 		}
-		if e.Seq != *after+1 {
-			return false, workbench.E(workbench.CodeInternal, "the event stream has a gap: %d follows %d", e.Seq, *after)
+		if e.number() != *after+1 {
+			return false, workbench.E(workbench.CodeInternal, "the event stream has a gap: %d follows %d", e.number(), *after)
 		}
-		*after = e.Seq
-		if !yield(e) || e.Kind == workbench.LogTerminal {
+		*after = e.number()
+		if !yield(e) || e.last() {
 			return true, nil
 		}
 	}
@@ -147,7 +190,7 @@ const (
 var errEventTooLarge = workbench.E(workbench.CodeInternal, "the server sent an event larger than %d bytes", maxEvent)
 
 // readEvent reads one server-sent event; ok is false for one without data.
-func readEvent(r *bufio.Reader, alive func()) (e Event, ok bool, err error) {
+func readEvent[E event](r *bufio.Reader, alive func()) (e E, ok bool, err error) {
 	var data bytes.Buffer
 	var kind string
 	for {
@@ -167,7 +210,7 @@ func readEvent(r *bufio.Reader, alive func()) (e Event, ok bool, err error) {
 			if err := json.Unmarshal(data.Bytes(), &e); err != nil {
 				return e, false, workbench.E(workbench.CodeInternal, "the server sent an event that is not the JSON expected").Caused(err)
 			}
-			return e, e.Seq > 0, nil
+			return e, e.number() > 0, nil
 		case line[0] == ':': // a comment keeps the connection alive
 		default:
 			name, value, _ := strings.Cut(string(line), ":")

@@ -21,15 +21,19 @@ type CreateSession struct {
 	Image       string                   `json:"image,omitempty"` // name or id
 	TTLMs       *int64                   `json:"ttlMs,omitempty"`
 	KeepMemory  bool                     `json:"keepMemory,omitempty"` // also while it is suspended
+	// KeepAtExpiry are globs of files of the last commit to retain when the
+	// session reaches its deadline.
+	KeepAtExpiry []string `json:"keepAtExpiry,omitempty"`
 }
 
 // ConfigureSession makes a new revision. Nil fields keep what they were.
 type ConfigureSession struct {
-	Agent       *string                  `json:"agent,omitempty"`
-	Labels      *map[string]string       `json:"labels,omitempty"`
-	Tools       *[]workbench.ToolRef     `json:"tools,omitempty"`
-	Connections *[]string                `json:"connections,omitempty"`
-	Limits      *workbench.LimitsRequest `json:"limits,omitempty"`
+	Agent        *string                  `json:"agent,omitempty"`
+	Labels       *map[string]string       `json:"labels,omitempty"`
+	Tools        *[]workbench.ToolRef     `json:"tools,omitempty"`
+	Connections  *[]string                `json:"connections,omitempty"`
+	Limits       *workbench.LimitsRequest `json:"limits,omitempty"`
+	KeepAtExpiry *[]string                `json:"keepAtExpiry,omitempty"`
 	// ExpectedCurrentVersion is the revision believed to be current; another
 	// one answers version_mismatch.
 	ExpectedCurrentVersion *int64 `json:"expectedCurrentVersion,omitempty"`
