@@ -71,6 +71,10 @@ const (
 	ReceiptGrace = 7 * 24 * time.Hour
 )
 
+// DefaultWarnings are the times before a session's deadline at which it is
+// warned.
+func DefaultWarnings() []time.Duration { return []time.Duration{10 * time.Minute, time.Minute} }
+
 // Size is a sandbox size: what GET /v1/workbench/runtime-tiers lists.
 type Size struct {
 	Name        string `json:"name"`

@@ -70,15 +70,18 @@ func (s Session) Owner() Owner {
 	return Owner{ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID, SessionID: s.ID}
 }
 
+// ended is what to do after a session's end.
+const ended = "create a new session; retained files and receipts of this one stay readable, and GET /v1/workbench/sessions/%s/events tells how it ended"
+
 // Open returns the session's 410 if it has ended or its deadline has passed.
 func (s Session) Open(now time.Time) error {
 	switch {
 	case s.State == SessionClosed:
 		return E(CodeSessionClosed, "session %s was closed%s", s.ID, at(s.EndedAt)).
-			WithHint("create a new session; retained files and receipts of this one stay readable")
+			WithHint(ended, s.ID)
 	case s.State == SessionExpired || !now.Before(s.ExpiresAt):
 		return E(CodeSessionExpired, "session %s expired at %s", s.ID, s.ExpiresAt.UTC().Format(time.RFC3339)).
-			WithHint("create a new session; retained files and receipts of this one stay readable")
+			WithHint(ended, s.ID)
 	}
 	return nil
 }

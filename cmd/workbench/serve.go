@@ -51,6 +51,7 @@ func (a *app) serveCommand() *cobra.Command {
 	fl.IntVar(&l.options.MaxRunning, "max-running", 0, "runs that execute at once; default four per CPU")
 	fl.StringToIntVar(&l.options.Warm, "warm", map[string]int{workbench.DefaultSize: 2}, "sandboxes kept ready for new sessions, by size; =0 keeps none")
 	fl.DurationVar(&l.options.SuspendAfter, "suspend-after", 30*time.Second, "a session without work for so long gives its sandbox up and returns with its next run; 0: never")
+	fl.DurationSliceVar(&l.options.WarnBefore, "warn-before", workbench.DefaultWarnings(), "times before a session's deadline at which it is warned; half its life at most")
 	fl.IntVar(&l.options.MaxSandboxes, "max-sandboxes", 0, "live sandboxes; default by the host's memory")
 	return c
 }

@@ -171,6 +171,10 @@ func (s *stage) ask(r api.Route, secret string, headers []string) exchange {
 		"createKey": `{"kind":"direct","tenant":"t","user":"u"}`, "createSession": `{}`,
 	}[r.ID]
 	switch r.ID {
+	case "streamSessionEvents":
+		if !s.w.clock.real { // the stream ends with its session
+			s.w.Do("POST", "/v1/workbench/sessions/"+s.session+"/close", s.secrets["owner"], "")
+		}
 	case "readRunFile", "readCommitFile", "readWorkspaceFile", "deleteWorkspaceFile":
 		path += "?path=out/made.txt"
 	case "writeWorkspaceFile":

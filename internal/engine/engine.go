@@ -51,7 +51,7 @@ type Options struct {
 	LeaseTTL      time.Duration    // default 15 s
 	SweepEvery    time.Duration    // of deadlines; default 1 s
 	SuspendAfter  time.Duration    // without work, the sandbox of a session goes; default 30 s, below 0: never
-	WarnBefore    []time.Duration  // a session's deadline; default DefaultWarnings; empty: never
+	WarnBefore    []time.Duration  // a session's deadline; default workbench.DefaultWarnings; empty: never
 	RetainEvery   time.Duration    // sweeps of what is kept for a time; default 15 s
 	Clock         func() time.Time // default time.Now
 	Log           *slog.Logger     // default: discards

@@ -73,14 +73,10 @@ func (e *Engine) follow(ctx context.Context, topic string, next func() (n int, l
 	}
 }
 
-// DefaultWarnings are the times before a session's deadline at which it is
-// warned.
-func DefaultWarnings() []time.Duration { return []time.Duration{10 * time.Minute, time.Minute} }
-
 // warnings are the times in use: the longest first, each once.
 func warnings(asked []time.Duration) []time.Duration {
 	if asked == nil {
-		asked = DefaultWarnings()
+		asked = workbench.DefaultWarnings()
 	}
 	all := slices.DeleteFunc(slices.Clone(asked), func(d time.Duration) bool { return d <= 0 })
 	slices.Sort(all)

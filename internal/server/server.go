@@ -48,6 +48,9 @@ type Options struct {
 	Warm         map[string]int // sandboxes kept ready for new sessions, by size; nil: none
 	SuspendAfter time.Duration  // without work, a session's sandbox goes; 0: 30 s, below 0: never
 	Log          *slog.Logger
+	// WarnBefore are the times before a session's deadline at which it is warned;
+	// nil: 10 min and 1 min.
+	WarnBefore []time.Duration
 
 	// WrapDriver, in tests, puts something between the engine and the driver.
 	WrapDriver func(sandbox.Driver) sandbox.Driver
@@ -88,6 +91,9 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	if err = checkDatabase(o.Database); err != nil {
+		return nil, err
+	}
+	if err = checkWarnings(o.WarnBefore); err != nil {
 		return nil, err
 	}
 	if s.data, err = openDataDir(o.DataDir); err != nil {
@@ -142,6 +148,17 @@ func checkDatabase(dsn string) error {
 	}
 	return workbench.E(workbench.CodeInvalidRequest, "database must be a URL of PostgreSQL").WithField("database").
 		WithHint("write postgres://user:password@host:5432/name?sslmode=…, also for what libpq takes as host=… dbname=…; leave it out for the SQLite file in the data directory")
+}
+
+// checkWarnings refuses a warning that no session would get in its life.
+func checkWarnings(before []time.Duration) error {
+	for _, d := range before {
+		if d <= 0 || d > workbench.MaxSessionTTL {
+			return workbench.E(workbench.CodeInvalidRequest, "a warning comes between a moment and %s before a session's deadline, not %s", workbench.MaxSessionTTL, d).
+				WithField("warn-before").WithHint("such as 10m,1m")
+		}
+	}
+	return nil
 }
 
 // driver opens the configured runtime, extracting the embedded one.
@@ -207,7 +224,7 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
 		Checkpoints: checkpoint.New(blobs, sealer, s.store), Memory: memory,
 		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.maxSandboxes(), Warm: s.o.Warm,
-		SuspendAfter: s.o.SuspendAfter, Log: s.o.Log, Metrics: metrics,
+		SuspendAfter: s.o.SuspendAfter, WarnBefore: s.o.WarnBefore, Log: s.o.Log, Metrics: metrics,
 	})
 	if err := s.engine.Start(ctx); err != nil {
 		return err

@@ -331,23 +331,24 @@ func (c *Checker) checkBody(r *http.Request, status int, rec *recorder, response
 			c.validJSON(r, status, "the body", pointer+"/content/"+escape(jsonType)+"/schema", rec.body.Bytes())
 		}
 	case "text/event-stream":
-		c.checkEvents(r, status, rec.body.String())
+		c.checkEvents(r, status, pointer+"/content/"+escape(got)+"/schema/x-item-schema", rec.body.String())
 	case "application/x-ndjson":
 		for _, line := range strings.Split(strings.TrimSuffix(rec.body.String(), "\n"), "\n") {
-			c.checkEvent(r, status, line)
+			c.checkEvent(r, status, pointer+"/content/"+escape(got)+"/schema/x-item-schema", line)
 		}
 	}
 }
 
-// checkEvents checks server-sent events: numbered ones are Events.
-func (c *Checker) checkEvents(r *http.Request, status int, stream string) {
+// checkEvents checks server-sent events, of which the numbered ones are what
+// the document says at schema.
+func (c *Checker) checkEvents(r *http.Request, status int, schema, stream string) {
 	for _, block := range strings.Split(strings.TrimSuffix(stream, "\n\n"), "\n\n") {
 		for _, line := range strings.Split(block, "\n") {
 			name, value, _ := strings.Cut(line, ": ")
 			switch name {
 			case "", "id", "event":
 			case "data":
-				c.checkEvent(r, status, value)
+				c.checkEvent(r, status, schema, value)
 			default:
 				c.errorf(r, status, "a line that is no event: %.80q", line)
 			}
@@ -355,7 +356,7 @@ func (c *Checker) checkEvents(r *http.Request, status int, stream string) {
 	}
 }
 
-func (c *Checker) checkEvent(r *http.Request, status int, raw string) {
+func (c *Checker) checkEvent(r *http.Request, status int, schema, raw string) {
 	var kind struct {
 		Kind string `json:"kind"`
 		Code string `json:"code"`
@@ -367,7 +368,7 @@ func (c *Checker) checkEvent(r *http.Request, status int, raw string) {
 	if kind.Kind == "heartbeat" || kind.Code != "" {
 		return
 	}
-	c.validJSON(r, status, "the event", "#/components/schemas/Event", []byte(raw))
+	c.validJSON(r, status, "the event", schema, []byte(raw))
 }
 
 // recorder keeps what is written while passing it on.
