@@ -71,7 +71,7 @@ type FilesEvent struct {
 	Generation int64    `json:"generation"`
 	RunIDs     []string `json:"runs"`      // active since the commit before
 	Exclusive  bool     `json:"exclusive"` // one run alone made the changes
-	Files      int64    `json:"files"`     // in the tree
+	Files      int64    `json:"files"`     // of the tree, directories not counted
 	Bytes      int64    `json:"bytes"`
 }
 

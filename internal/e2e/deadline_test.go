@@ -135,7 +135,7 @@ func TestCloseKeepsNothing(t *testing.T) {
 		t.Errorf("events: %s", got)
 	}
 	files := mustEvent[workbench.FilesEvent](t, events, workbench.EventFiles)
-	if files.CommitID != r.CommitID || files.Root != r.OutputRoot || files.Files != 3 || files.Bytes != 4 || !slices.Equal(files.RunIDs, []string{r.ID}) {
+	if files.CommitID != r.CommitID || files.Root != r.OutputRoot || files.Files != 2 || files.Bytes != 4 || !slices.Equal(files.RunIDs, []string{r.ID}) {
 		t.Errorf("files: %+v", files)
 	}
 	kept, err := c.ListSessionArtifacts(t.Context(), s.id, workbench.Page{})
