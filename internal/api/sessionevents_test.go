@@ -48,7 +48,7 @@ func TestSessionEvents(t *testing.T) {
 		}
 		kinds = append(kinds, e.Name)
 	}
-	if got := strings.Join(kinds, " "); got != "created run run configured restarted run run closed" {
+	if got := strings.Join(kinds, " "); got != "created run files run configured restarted run run closed" {
 		t.Fatalf("events: %s", got)
 	}
 	for cut := range whole[:len(whole)-1] {
@@ -57,7 +57,7 @@ func TestSessionEvents(t *testing.T) {
 			t.Errorf("resumed behind %d: %d events, the first %s", cut+1, len(rest), rest[0].Raw)
 		}
 	}
-	if x := w.Do("GET", base+"/events?after=8", key, ""); x.Status != 204 {
+	if x := w.Do("GET", base+"/events?after=9", key, ""); x.Status != 204 {
 		t.Errorf("behind the terminal event: %d, want 204", x.Status)
 	}
 	x := w.Do("GET", base+"/events", key, "", "Accept", "application/x-ndjson").Want(200)
