@@ -146,8 +146,8 @@ func (c *compute) restore(ctx context.Context, s workbench.Session, kept workben
 	if err == nil {
 		if wire.Hello().Bound != kept.Binding {
 			err = workbench.E(workbench.CodeGuestProtocol, "what was restored is bound to something else")
-		} else {
-			err = wire.Wake(ctx)
+		} else if err = wire.Wake(ctx); err == nil {
+			err = wire.ResumeAll(ctx) // contexts stand still until their next cell all the same
 		}
 		if err != nil {
 			_ = wire.Close()
