@@ -85,6 +85,9 @@ func (t *tree) walker(ctx context.Context, l guestwire.SandboxLimits, quiet bool
 // changed, where those are known, else everywhere.
 func (t *tree) look(ctx context.Context, l guestwire.SandboxLimits, quiet bool) (*walker, error) {
 	names, ok := t.changes.known()
+	if err := openWorkspace(); err != nil {
+		return nil, err
+	}
 	if ok && !t.vague && !t.anyOpen {
 		w := t.walker(ctx, l, quiet)
 		if len(names) == 0 && len(t.open) == 0 {
@@ -98,6 +101,17 @@ func (t *tree) look(ctx context.Context, l guestwire.SandboxLimits, quiet bool) 
 	return t.lookEverywhere(ctx, l, quiet, nil)
 }
 
+// openWorkspace gives the workspace its mode back, if code has taken it away.
+// Part of it would be enough to hide every file and to keep the next program
+// out.
+func openWorkspace() error {
+	var st unix.Stat_t
+	if err := unix.Lstat(workspaceDir, &st); err != nil || st.Mode&0o700 == 0o700 {
+		return err
+	}
+	return asUser(func() error { return unix.Chmod(workspaceDir, 0o755) })
+}
+
 // lookEverywhere walks the whole workspace, and follows its changes from then
 // on.
 func (t *tree) lookEverywhere(ctx context.Context, l guestwire.SandboxLimits, quiet bool, written map[guestwire.Path]node) (*walker, error) {
@@ -105,17 +119,6 @@ func (t *tree) lookEverywhere(ctx context.Context, l guestwire.SandboxLimits, qu
 	w.whole, w.written = true, written
 	t.changes.follow()
 	err := asUser(func() error {
-		// Code may take the mode of its own workspace away. Part of it would be
-		// enough to hide every file and to keep the next program out.
-		var st unix.Stat_t
-		if err := unix.Lstat(workspaceDir, &st); err != nil {
-			return err
-		}
-		if st.Mode&0o700 != 0o700 {
-			if err := unix.Chmod(workspaceDir, 0o755); err != nil {
-				return err
-			}
-		}
 		root, err := unix.Open(workspaceDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
