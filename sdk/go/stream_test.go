@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -268,5 +270,41 @@ func TestInProcessCancelledBeforeAnAnswer(t *testing.T) {
 	defer cancel()
 	if _, err := c.AgentSession(ctx, "ses_x"); !workbench.HasCode(err, workbench.CodeCancelled) {
 		t.Errorf("error %v, want request_cancelled", err)
+	}
+}
+
+// TestSessionEventsAreTakenUpAgain: a connection that breaks after every event
+// costs no event and shows none twice, and the stream ends with the session.
+func TestSessionEventsAreTakenUpAgain(t *testing.T) {
+	log := []string{"created", "run", "files", "run", "expiring", "kept", "expired"}
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		after, _ := strconv.Atoi(r.Header.Get("Last-Event-ID"))
+		if r.URL.Path != "/v1/workbench/sessions/ses_1/events" || after >= len(log) {
+			t.Errorf("%s is asked for behind %d", r.URL.Path, after)
+		}
+		rw.Header().Set("Content-Type", "text/event-stream")
+		// The last event again, as a server may after a crash, and one more.
+		for seq := max(1, after); seq <= min(after+1, len(log)); seq++ {
+			fmt.Fprintf(rw, "id: %d\nevent: %s\ndata: {\"seq\":%d,\"kind\":%q,\"sessionId\":\"ses_1\",\"at\":\"2026-11-29T12:00:00Z\",\"meta\":{\"status\":\"queued\"}}\n\n: heartbeat\n\n", seq, log[seq-1], seq, log[seq-1])
+		}
+	}))
+	defer server.Close()
+	c, err := sdk.New(sdk.Options{BaseURL: server.URL, Key: "wbk_d_x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for e, err := range c.SessionEvents(t.Context(), "ses_1", 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds = append(kinds, string(e.Kind))
+		var run workbench.RunEvent
+		if err := e.Read(&run); err != nil || run.Status != workbench.StatusQueued {
+			t.Errorf("meta %s reads as %+v, %v", e.Meta, run, err)
+		}
+	}
+	if got := strings.Join(kinds, " "); got != strings.Join(log, " ") {
+		t.Errorf("events: %s", got)
 	}
 }
