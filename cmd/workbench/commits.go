@@ -58,7 +58,9 @@ func (a *app) showCommit(c workbench.Commit) error {
 func (a *app) commitsShow(l *local) *cobra.Command {
 	return &cobra.Command{
 		Use: "show COMMIT", Short: "Show a commit", Args: exactly(1),
-		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Commit, error) { return client.Commit(ctx, id) }, a.showCommit),
+		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Commit, error) {
+			return client.Commit(ctx, id)
+		}, a.showCommit),
 	}
 }
 

@@ -32,6 +32,7 @@ type runFlags struct {
 	stdin    string
 	keep     []string
 	session  string
+	aside    bool
 	context  string
 	onLost   string
 	quiet    bool
@@ -63,13 +64,14 @@ func (a *app) runCommand() *cobra.Command {
 	fl.StringVar(&f.language, "language", "", "python, javascript, typescript or bash; default by the file's name")
 	fl.StringVar(&f.size, "size", "", "sandbox size: standard, medium or large")
 	fl.StringVar(&f.image, "image", "", "sandbox image, by name or id")
-	fl.DurationVar(&f.timeout, "timeout", 0, "longest time the program may run, such as 30s; default 30s, at most 3m")
+	fl.DurationVar(&f.timeout, "timeout", 0, "longest time the program may run, such as 30s; default 30s, at most 3m; with --background default and at most 60m")
 	fl.StringArrayVar(&f.env, "env", nil, "environment variable NAME=VALUE, or NAME to pass on this process's; may be repeated")
 	fl.StringVar(&f.stdin, "stdin", "", "file for the program's standard input, - for this process's")
 	fl.StringArrayVar(&f.keep, "keep", nil, "glob of files to retain after the run, such as '*.csv'; may be repeated")
 	fl.StringVar(&f.session, "session", "", "session to run in; it stays open")
 	fl.StringVar(&f.context, "context", "", "context of that session to run in, as a cell: variables stay for the next one; default is one that needs no creating")
 	fl.StringVar(&f.onLost, "on-lost", "", "with --context: what to do when its variables are gone and nobody was told, fail or restart; default fail")
+	fl.BoolVar(&f.aside, "background", false, "in the session named by --session: print the run's id and return; it may take up to 60 minutes")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no summary")
 	l.flags(fl, localData())
 	return c
@@ -117,6 +119,7 @@ func (a *app) submission(f runFlags, file string, args []string) (sdk.CreateRun,
 			return r, err
 		}
 	}
+	r.Background = f.aside
 	if f.timed {
 		ms := f.timeout.Milliseconds()
 		r.TimeoutMs = &ms
@@ -202,6 +205,10 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 		return workbench.E(workbench.CodeInvalidRequest, "--context names a context of a session, and --session names none").WithField("sessionId").
 			WithHint("workbench session create makes a session: name it with --session")
 	}
+	if f.aside && (f.session == "" || f.out != "") {
+		return workbench.E(workbench.CodeInvalidRequest, "--background runs in a session that goes on, and does not wait for files").WithField("background").
+			WithHint("name the session with --session, and fetch the files later: workbench runs files RUN --out DIR")
+	}
 	submission, err := a.submission(f, file, args)
 	if err != nil {
 		return err
@@ -222,6 +229,10 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 		return err
 	}
 	defer a.closing(client, &err)
+	if f.aside && client.image != nil {
+		return workbench.E(workbench.CodeInvalidRequest, "a background run needs a server that outlives this command").WithField("background").
+			WithHint("start one with workbench serve, and name it with --server")
+	}
 	session := f.session
 	if session == "" && f.image == "" && client.image != nil {
 		if err := client.image(ctx); err != nil {
@@ -247,6 +258,13 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	run, err := client.CreateSessionRun(ctx, session, submission)
 	if err != nil {
 		return err
+	}
+	if f.aside {
+		a.note("follow it: workbench runs events %s%s", run.ID, client.again)
+		return a.print(run, func() error {
+			_, err := fmt.Fprintln(a.out, run.ID)
+			return err
+		})
 	}
 	receipt, unshown, err := a.follow(ctx, client, run.ID)
 	if err != nil {

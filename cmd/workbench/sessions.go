@@ -137,6 +137,7 @@ func (a *app) sessionCreate(l *local) *cobra.Command {
 	f.StringVar(&r.Size, "size", "", "sandbox size; workbench sizes lists them")
 	f.StringVar(&r.Image, "image", "", "sandbox image, by name or id")
 	f.StringArrayVar(&r.KeepAtExpiry, "keep-at-expiry", nil, "glob of files to retain when the session reaches its deadline, such as 'out/**'; may be repeated")
+	f.BoolVar(&r.KeepMemory, "keep-memory", false, "keep variables and processes too while the session is suspended for want of work")
 	f.DurationVar(&ttl, "ttl", 0, "how long the session lives; default 24h, at most 192h")
 	return c
 }

@@ -18,11 +18,11 @@ import (
 var vocabularies = map[string]map[string]string{
 	"workbench run": {
 		"timeoutMs": "--timeout", "ttlMs": "--timeout", "size": "--size", "image": "--image", "language": "--language", "code": "the program", "stdin": "--stdin",
-		"env": "--env", "args": "ARGUMENTS", "keep": "--keep", "artifactIds": "--file", "sessionId": "--session", "contextId": "--context", "onLostContext": "--on-lost", "file": "--file", "name": "--file", "path": "--file", "out": "--out",
+		"env": "--env", "args": "ARGUMENTS", "keep": "--keep", "artifactIds": "--file", "sessionId": "--session", "contextId": "--context", "background": "--background", "onLostContext": "--on-lost", "file": "--file", "name": "--file", "path": "--file", "out": "--out",
 	},
 	"workbench contexts create": {"id": "--id", "language": "--language", "env": "--env", "cwd": "--cwd"},
 	"workbench session create": {
-		"kind": "--kind", "agent": "--agent", "labels": "--label", "limits": "--set-limit", "size": "--size", "image": "--image", "ttlMs": "--ttl",
+		"kind": "--kind", "agent": "--agent", "labels": "--label", "limits": "--set-limit", "size": "--size", "image": "--image", "ttlMs": "--ttl", "keepMemory": "--keep-memory",
 	},
 	"workbench session configure": {
 		"agent": "--agent", "labels": "--label", "limits": "--set-limit", "expectedCurrentVersion": "--expected-revision",

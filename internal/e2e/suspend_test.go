@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -226,5 +227,23 @@ func TestDamagedMemoryIsLost(t *testing.T) {
 	wantOut(t, r, "file False\n")
 	if !r.VariablesLost || r.Generation != 2 {
 		t.Errorf("generation %d, variables lost: %t, notices %+v", r.Generation, r.VariablesLost, r.Notices)
+	}
+}
+
+// Files that change while memory is kept change under it: nothing is lost.
+func TestFilesChangeWhileMemoryIsKept(t *testing.T) {
+	w := mustWorld(t, quick)
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{KeepMemory: true})
+	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: "x = 41; open('f', 'w').write('old'); print(x)", ContextID: "default"}), "41\n")
+	if !s.mustSuspended().MemoryKept {
+		t.Fatal("its memory is not kept")
+	}
+	if _, err := s.c.WriteWorkspaceFile(t.Context(), s.id, sdk.WriteFile{Path: "f"}, strings.NewReader("new")); err != nil {
+		t.Fatal(err)
+	}
+	r := s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: "print(x, open('f').read())", ContextID: "default"})
+	wantOut(t, r, "41 new\n")
+	if r.Generation != 1 || r.VariablesLost {
+		t.Errorf("generation %d, notices %+v", r.Generation, r.Notices)
 	}
 }

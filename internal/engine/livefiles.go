@@ -86,6 +86,7 @@ func (c *compute) rest(ctx context.Context) {
 	switch {
 	case len(c.out) > 0:
 	case c.live():
+		c.idleSince.Store(c.e.uptime())
 		c.e.capacity.markIdle(c)
 	case c.box == nil && c.epoch > 0 && !c.dirty && c.resting():
 		if err := c.e.o.Store.ReleaseLease(context.WithoutCancel(ctx), c.id, c.e.id, c.epoch); err != nil {
@@ -137,7 +138,9 @@ func (c *compute) take(ctx context.Context, p workbench.Principal) (workbench.Se
 	if err == nil && !c.live() {
 		c.drop(ctx)
 		c.alone()
-		err = c.loadHead(ctx, s)
+		if err = c.loadHead(ctx, s); err == nil && s.Suspended != nil && s.Suspended.MemoryKept {
+			err = c.awake(ctx, s)
+		}
 	}
 	c.gaveUp(ctx, err)
 	return s, err

@@ -102,6 +102,14 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (bool, erro
 	return ok, nil
 }
 
+// awake has a session with kept memory return before its files are changed: its
+// programs must find them as they are. The caller holds c.mu.
+func (c *compute) awake(ctx context.Context, s workbench.Session) error {
+	back, err := c.comeBack(ctx, s)
+	c.lost = c.lost || err == nil && !back
+	return err
+}
+
 func setOf(names []string) map[string]bool {
 	set := make(map[string]bool, len(names))
 	for _, name := range names {
