@@ -22,10 +22,10 @@ var vocabularies = map[string]map[string]string{
 	},
 	"workbench contexts create": {"id": "--id", "language": "--language", "env": "--env", "cwd": "--cwd"},
 	"workbench session create": {
-		"kind": "--kind", "agent": "--agent", "labels": "--label", "limits": "--set-limit", "size": "--size", "image": "--image", "ttlMs": "--ttl", "keepMemory": "--keep-memory",
+		"kind": "--kind", "agent": "--agent", "labels": "--label", "limits": "--set-limit", "size": "--size", "image": "--image", "ttlMs": "--ttl", "keepMemory": "--keep-memory", "keepAtExpiry": "--keep-at-expiry",
 	},
 	"workbench session configure": {
-		"agent": "--agent", "labels": "--label", "limits": "--set-limit", "expectedCurrentVersion": "--expected-revision",
+		"agent": "--agent", "labels": "--label", "limits": "--set-limit", "expectedCurrentVersion": "--expected-revision", "keepAtExpiry": "--keep-at-expiry",
 	},
 	"workbench session restart":  {"artifactIds": "--artifact", "cancelActive": "--cancel-active"},
 	"workbench session rollback": {"commit": "COMMIT", "run": "RUN", "expectedHead": "--expected-head"},

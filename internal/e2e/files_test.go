@@ -201,7 +201,7 @@ func TestKeepGlobsAndChangedFiles(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	_, err := s.c.ReadRunFile(t.Context(), r.ID, "link")
-	wantCode(t, err, workbench.CodePathInvalid)
+	wantCode(t, err, workbench.CodePathConflict)
 	_, err = s.c.ReadRunFile(t.Context(), r.ID, "gone")
 	wantCode(t, err, workbench.CodeNotFound)
 	wantEnd(t, s.mustBash("echo 5 > out/c.txt"), workbench.StatusSucceeded, "")
