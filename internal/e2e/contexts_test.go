@@ -371,16 +371,9 @@ func TestLostContexts(t *testing.T) {
 	refused(workbench.LossLimits)
 	anew()
 	killSandboxes(t, w)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		run, err := s.c.CreateSessionRun(t.Context(), s.id, sdk.CreateRun{Language: workbench.Python, Code: "open('ran', 'w').close()", ContextID: "default"})
-		if err == nil {
-			wantEnd(t, s.mustWait(run.ID), workbench.StatusFailed, workbench.ReasonContextLost)
-		}
-		if workbench.HasCode(err, workbench.CodeContextLost) {
-			break
-		}
+	for deadline := time.Now().Add(time.Minute); s.mustBash("true").Status != workbench.StatusSucceeded; { // the first may find it dying
 		if time.Now().After(deadline) {
-			t.Fatalf("the loss does not show: %v", err)
+			t.Fatal("the session does not recover")
 		}
 	}
 	refused(workbench.LossSandbox)
