@@ -132,7 +132,8 @@ const (
 // TellsLoss reports whether one of the notices says that memory was lost.
 func TellsLoss(notices []Notice) bool {
 	for _, n := range notices {
-		if n.Code == NoticeSandboxReplaced || n.Code == NoticeMemoryLost {
+		switch n.Code {
+		case NoticeSandboxReplaced, NoticeMemoryLost, NoticeContextLost, NoticeContextRestart:
 			return true
 		}
 	}

@@ -47,11 +47,11 @@ func wantNotice(t *testing.T, r workbench.Receipt, code string) {
 	t.Fatalf("no notice %s: %+v", code, r.Notices)
 }
 
-func (s *session) wantContext(id string, state workbench.ContextState) workbench.Context {
+func (s *session) wantContext(state workbench.ContextState) workbench.Context {
 	s.t.Helper()
-	c, err := s.c.GetContext(s.t.Context(), s.id, id)
+	c, err := s.c.GetContext(s.t.Context(), s.id, workbench.DefaultContext)
 	if err != nil || c.State != state {
-		s.t.Fatalf("context %s is %s, want %s (%v)", id, c.State, state, err)
+		s.t.Fatalf("the context is %s, want %s (%v)", c.State, state, err)
 	}
 	return c
 }
@@ -74,12 +74,12 @@ func TestCellsKeepState(t *testing.T) {
 		t.Fatalf("top-level await and an import of an earlier cell: %q", v)
 	}
 	wantOut(t, s.mustPython("print('x' in globals())"), "False\n") // a run of its own
-	c := s.wantContext("default", workbench.ContextIdle)
+	c := s.wantContext(workbench.ContextIdle)
 	if c.Cells != 3 || c.Generation != first.Generation || c.Language != workbench.Python {
 		t.Fatalf("the context: %+v", c)
 	}
-	if v := value(s.py("x")); v != "41" {
-		t.Fatalf("after a run of its own x is %q", v)
+	if last := s.py("x"); value(last) != "41" || last.VariablesLost {
+		t.Fatalf("after a run of its own x is %q, variables lost: %t", value(last), last.VariablesLost)
 	}
 }
 
@@ -95,14 +95,17 @@ func TestExitEndsTheContext(t *testing.T) {
 		t.Fatalf("exit code %v", r.ExitCode)
 	}
 	wantNotice(t, r, workbench.NoticeContextLost)
-	s.wantContext("default", workbench.ContextEnded)
+	if !r.VariablesLost {
+		t.Fatal("the receipt does not say that variables were lost")
+	}
+	s.wantContext(workbench.ContextEnded)
 	next := s.cell(workbench.Bash, "echo \"[$v]\" $PWD")
 	wantOut(t, next, "[] /mnt/files\n")
 	wantNotice(t, next, workbench.NoticeContextRestart)
-	if next.Cell != 1 {
-		t.Fatalf("the next cell is number %d of its interpreter", next.Cell)
+	if next.Cell != 1 || !next.VariablesLost {
+		t.Fatalf("the next cell is number %d of its interpreter, variables lost: %t", next.Cell, next.VariablesLost)
 	}
-	s.wantContext("default", workbench.ContextIdle)
+	s.wantContext(workbench.ContextIdle)
 }
 
 // B24: after a time limit the next cell finds the variables.
@@ -333,7 +336,7 @@ func TestLostContexts(t *testing.T) {
 		t.Helper()
 		_, err := s.c.RunCell(t.Context(), s.id, "", workbench.Python, "print(x)")
 		wantCode(t, err, workbench.CodeContextLost)
-		c := s.wantContext("default", workbench.ContextLost)
+		c := s.wantContext(workbench.ContextLost)
 		if c.Lost == nil || c.Lost.Reason != why || c.Lost.At.IsZero() {
 			t.Fatalf("lost: %+v, want %s", c.Lost, why)
 		}
@@ -356,7 +359,7 @@ func TestLostContexts(t *testing.T) {
 	if _, err := s.c.RestartContext(t.Context(), s.id, "default", false); err != nil {
 		t.Fatal(err)
 	}
-	s.wantContext("default", workbench.ContextIdle)
+	s.wantContext(workbench.ContextIdle)
 	wantOut(t, s.py("print('x' in globals()); x = 1"), "False\n")
 	tasks := 32
 	if _, err := s.c.ConfigureAgentSession(t.Context(), s.id, sdk.ConfigureSession{Limits: &workbench.LimitsRequest{Tasks: &tasks}}); err != nil {

@@ -90,16 +90,7 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	if err != nil {
 		return err // the run stays queued
 	}
-	switch {
-	case how == returned:
-		x.notice(workbench.NoticeMemoryLost, "the session had been suspended for want of work; it returned with the files of the last commit, and its variables, memory and /tmp were lost")
-	case how == resumed:
-		x.notice(workbench.NoticeResumed, "the session had been suspended for want of work; it returned with its memory")
-	case how == replaced:
-		x.notice(workbench.NoticeSandboxReplaced, "the sandbox of this session was gone; a new one began with the files of the last commit, and memory and /tmp were lost")
-	case first:
-		x.notice(workbench.NoticeSandboxReplaced, "this is the first run in a new sandbox: memory and /tmp are new; after a restart the workspace holds the files that it named and nothing else")
-	}
+	x.tellMemory(how, first)
 	if goes, err := x.enter(ctx); !goes {
 		return err
 	}
@@ -134,6 +125,20 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 		return err
 	}
 	return end(ctx)
+}
+
+// tellMemory says on the receipt what became of the memory of earlier runs.
+func (x *execution) tellMemory(how arrival, first bool) {
+	switch {
+	case how == returned:
+		x.notice(workbench.NoticeMemoryLost, "the session had been suspended for want of work; it returned with the files of the last commit, and its variables, memory and /tmp were lost")
+	case how == resumed:
+		x.notice(workbench.NoticeResumed, "the session had been suspended for want of work; it returned with its memory")
+	case how == replaced:
+		x.notice(workbench.NoticeSandboxReplaced, "the sandbox of this session was gone; a new one began with the files of the last commit, and memory and /tmp were lost")
+	case first:
+		x.notice(workbench.NoticeSandboxReplaced, "this is the first run in a new sandbox: memory and /tmp are new; after a restart the workspace holds the files that it named and nothing else")
+	}
 }
 
 func (x *execution) notice(code, detail string) {
