@@ -371,6 +371,9 @@ def main(preloaded=()):
     """Runs the program that comes. preloaded are the names of modules that are
     there and that a program may mean something else by."""
     me = os.getpid()
+    sys.path.append(LIBRARIES)
+    import workbench_figures
+    sys.path.pop()
     rehearse()
     os.write(REPORT, b"ready\n")
     for fd in (CONTROL, REPORT):
@@ -402,6 +405,7 @@ def main(preloaded=()):
     text = source.decode("utf-8", "replace")
     linecache.cache[filename] = (len(source), None, text.splitlines(True), filename)
     MultiprocessingSupport.begin(path)
+    workbench_figures.install(close=False)
 
     module = type(sys)("__main__")
     module.__dict__.update(__builtins__=builtins, __file__=filename, __annotations__={}, __cached__=None)
