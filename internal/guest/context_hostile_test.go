@@ -195,15 +195,32 @@ func TestFiguresOfACell(t *testing.T) {
 	}
 }
 
-// BenchmarkCell measures a cell over the wire, without a scan.
+// BenchmarkCell measures a cell over the wire, without a scan, and beside it a
+// round trip to the guest that does nothing.
 func BenchmarkCell(b *testing.B) {
 	for _, kind := range []oci.Kind{oci.Runsc, oci.Runc} {
-		for _, lang := range []workbench.Language{workbench.Python, workbench.JavaScript, workbench.Bash} {
-			b.Run(string(kind)+" "+string(lang), func(b *testing.B) {
+		for _, c := range []struct {
+			lang   workbench.Language
+			source string
+		}{{workbench.Python, "x = 1"}, {workbench.Python, "1"}, {workbench.JavaScript, "const x = 1"}, {workbench.JavaScript, "1"}, {workbench.Bash, "x=1"}} {
+			b.Run(string(kind)+" "+string(c.lang)+" "+c.source, func(b *testing.B) {
 				s := MustSession(b, kind)
-				s.cell(b, "c", lang, "1")
+				s.cell(b, "c", c.lang, c.source)
+				var cells, pings []time.Duration
 				for b.Loop() {
-					s.cell(b, "c", lang, "1;")
+					began := time.Now()
+					s.cell(b, "c", c.lang, c.source)
+					cells = append(cells, time.Since(began))
+					ping, err := s.Client.Ping(b.Context())
+					if err != nil {
+						b.Fatal(err)
+					}
+					pings = append(pings, ping)
+				}
+				for name, all := range map[string][]time.Duration{"cell": cells, "ping": pings} {
+					slices.Sort(all)
+					b.ReportMetric(float64(all[len(all)/2].Microseconds()), name+"-median-µs")
+					b.ReportMetric(float64(all[len(all)/10].Microseconds()), name+"-p10-µs")
 				}
 			})
 		}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -228,38 +227,6 @@ func (g *groupInit) admit(pid int) error {
 		return fmt.Errorf("limit tasks: %w", err)
 	}
 	return nil
-}
-
-// sweep sends a stopping signal to everything in the namespace until nothing
-// new appears and nothing runs.
-func sweep(sig unix.Signal) groupEvent {
-	deadline := time.Now().Add(2 * time.Second)
-	last := -1
-	for {
-		if err := unix.Kill(-1, sig); err == unix.ESRCH {
-			return groupEvent{}
-		} else if err != nil {
-			return groupEvent{Error: err.Error()}
-		}
-		running, total := 0, 0
-		eachProcess(func(_ int, state byte, _ int64) {
-			total++
-			if state != 'T' && state != 't' && state != 'Z' && state != 'X' {
-				running++
-			}
-		})
-		if running == 0 && total == last {
-			return groupEvent{Tasks: total}
-		}
-		if running == 0 {
-			last = total
-			continue
-		}
-		if time.Now().After(deadline) {
-			return groupEvent{Error: fmt.Sprintf("%d processes do not stop", running)}
-		}
-		time.Sleep(200 * time.Microsecond)
-	}
 }
 
 // usage counts the threads of user code in the namespace and sums their

@@ -13,6 +13,7 @@ __workbench_next() {
     until IFS=' ' read -r -u 4 __workbench_number __workbench_name; do
         (($? > 128)) || return 1 # an interrupt that came late is not the end
     done
+    [[ $__workbench_name ]] || __workbench_name=cell-$__workbench_number.sh
     __workbench_busy=1
 }
 
@@ -55,7 +56,8 @@ __workbench_catch() { trap '__workbench_interrupted; return 130 2>/dev/null' INT
 __workbench_catch
 __workbench_status=0
 printf 'began\n' >&5
-while { __workbench_next; } 2>/dev/null; do
-    . "$__workbench_dir/$__workbench_name" </dev/null 4<&- 5>&-
-    { __workbench_over; } 2>/dev/null
+exec 6</dev/null 7>/dev/null
+while { __workbench_next; } 2>&7; do
+    . "$__workbench_dir/$__workbench_name" <&6 4<&- 5>&- 6<&- 7>&-
+    { __workbench_over; } 2>&7
 done
