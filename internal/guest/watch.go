@@ -120,6 +120,9 @@ func (w *watch) loop() {
 			n := len(w.execs)
 			w.mu.Unlock()
 			if n == 0 {
+				if w.s.contexts.any() {
+					w.round() // short cells add up what they keep
+				}
 				break
 			}
 			w.round()
