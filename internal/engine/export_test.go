@@ -1,6 +1,9 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"encoding/json"
+)
 
 // Capacity is the bound on live sandboxes.
 type Capacity struct{ k *capacity }
@@ -24,3 +27,15 @@ func (c Capacity) MarkBusy(v *Victim) { c.k.markBusy(v) }
 type Victim struct{ Evict func() bool }
 
 func (v *Victim) evict(context.Context) bool { return v.Evict() }
+
+// ContentOf is contentOf.
+func ContentOf(mimeType, value string) (string, error) {
+	raw, err := contentOf(mimeType, json.RawMessage(value))
+	return string(raw), err
+}
+
+// FormOf is formOf: the form as JSON, and its bytes.
+func FormOf(mimeType string, raw json.RawMessage) (value, content string, ok bool) {
+	f, ok := formOf(mimeType, raw)
+	return string(f.value), string(f.content), ok
+}

@@ -213,6 +213,21 @@ func formOf(mimeType string, raw json.RawMessage) (f form, ok bool) {
 	return f, f.value != nil
 }
 
+// contentOf is the bytes of a form as formOf wrote it.
+func contentOf(mimeType string, value json.RawMessage) ([]byte, error) {
+	if workbench.JSONMIME(mimeType) {
+		return value, nil
+	}
+	var text string
+	if err := json.Unmarshal(value, &text); err != nil {
+		return nil, err
+	}
+	if workbench.TextMIME(mimeType) {
+		return []byte(text), nil
+	}
+	return base64.StdEncoding.DecodeString(text)
+}
+
 // quoted is text as a JSON string, with nothing escaped that need not be.
 func quoted(text string) json.RawMessage {
 	var b bytes.Buffer
@@ -298,12 +313,12 @@ func (e *Engine) ResultForm(ctx context.Context, p workbench.Principal, runID st
 		a, content, err := e.o.Artifacts.Open(ctx, p, id)
 		return workbench.ResultContent{Name: a.Name, MIMEType: mimeType, SHA256: a.SHA256}, content, err
 	}
-	f, ok := formOf(mimeType, all[i].Data[mimeType])
-	if !ok {
-		return none, nil, workbench.E(workbench.CodeCorrupt, "a stored result cannot be read")
+	raw, err := contentOf(mimeType, all[i].Data[mimeType])
+	if err != nil {
+		return none, nil, workbench.E(workbench.CodeCorrupt, "a stored result cannot be read").Caused(err)
 	}
 	name := fmt.Sprintf("%s.%d%s", run.ID, index, extension(mimeType))
-	return workbench.ResultContent{Name: name, MIMEType: mimeType}, nothingToClose{bytes.NewReader(f.content)}, nil
+	return workbench.ResultContent{Name: name, MIMEType: mimeType}, nothingToClose{bytes.NewReader(raw)}, nil
 }
 
 // pickForm is the type of the form that is meant.
