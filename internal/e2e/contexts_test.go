@@ -450,3 +450,19 @@ func TestManyContexts(t *testing.T) {
 		}
 	}
 }
+
+// Row 13 and B33: JavaScript and TypeScript share an interpreter; imports and
+// top-level await work in any cell, and a cell may be run again.
+func TestJavaScriptCells(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	const code = "import { basename } from \"node:path\";\nconst v = await Promise.resolve(basename(\"/x/y.txt\"));\nconsole.log(v);"
+	for range 2 {
+		r := s.cell(workbench.JavaScript, code)
+		wantEnd(t, r, workbench.StatusSucceeded, "")
+		wantOut(t, r, "y.txt\n")
+	}
+	wantOut(t, s.cell(workbench.TypeScript, "const n: number = v.length; console.log(n)"), "5\n")
+	if r := s.cell(workbench.JavaScript, "n + 1"); value(r) != "6" || r.Cell != 4 {
+		t.Fatalf("value %q, cell %d; stderr %q", value(r), r.Cell, text(r.Stderr))
+	}
+}
