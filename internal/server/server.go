@@ -35,19 +35,20 @@ import (
 // Options are the operator's settings. The zero value of every field but
 // DataDir has a usable meaning.
 type Options struct {
-	DataDir      string         // everything the server keeps
-	Database     string         // postgres://… ; empty: SQLite in the data directory
-	Images       string         // folder of images; empty: images/ in the data directory
-	DefaultImage string         // name or id; empty: standard, or the only one there is
-	Driver       string         // runsc (default) or runc
-	Runsc, Runc  string         // runtimes to use instead of the embedded ones
-	Guest        string         // guest binary to use instead of the embedded one
-	MasterKey    string         // file with the master key; empty: made in the data directory
-	MaxRunning   int            // runs that execute at once; 0: four per CPU
-	MaxSandboxes int            // live sandboxes; 0: by the host's memory
-	Warm         map[string]int // sandboxes kept ready for new sessions, by size; nil: none
-	SuspendAfter time.Duration  // without work, a session's sandbox goes; 0: 30 s, below 0: never
-	Log          *slog.Logger
+	DataDir       string         // everything the server keeps
+	Database      string         // postgres://… ; empty: SQLite in the data directory
+	Images        string         // folder of images; empty: images/ in the data directory
+	DefaultImage  string         // name or id; empty: standard, or the only one there is
+	Driver        string         // runsc (default) or runc
+	Runsc, Runc   string         // runtimes to use instead of the embedded ones
+	Guest         string         // guest binary to use instead of the embedded one
+	MasterKey     string         // file with the master key; empty: made in the data directory
+	MaxRunning    int            // runs that execute at once; 0: four per CPU
+	MaxBackground int            // background runs that execute at once, besides those; 0: 8
+	MaxSandboxes  int            // live sandboxes; 0: by the host's memory
+	Warm          map[string]int // sandboxes kept ready for new sessions, by size; nil: none
+	SuspendAfter  time.Duration  // without work, a session's sandbox goes; 0: 30 s, below 0: never
+	Log           *slog.Logger
 	// WarnBefore are the times before a session's deadline at which it is warned;
 	// nil: 10 min and 1 min.
 	WarnBefore []time.Duration
@@ -223,7 +224,7 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	s.engine = engine.New(engine.Options{
 		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
 		Checkpoints: checkpoint.New(blobs, sealer, s.store), Memory: memory,
-		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxSandboxes: s.maxSandboxes(), Warm: s.o.Warm,
+		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxBackground: s.o.MaxBackground, MaxSandboxes: s.maxSandboxes(), Warm: s.o.Warm,
 		SuspendAfter: s.o.SuspendAfter, WarnBefore: s.o.WarnBefore, Log: s.o.Log, Metrics: metrics,
 	})
 	if err := s.engine.Start(ctx); err != nil {
