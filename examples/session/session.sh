@@ -39,7 +39,7 @@ cell() {
 }
 
 value() { jq -r '[.results[] | select(.type == "value")][-1].data["text/plain"]'; }
-notices() { jq -r '.notices[]? | "  notice \(.code): \(.message)"'; }
+notices() { jq -r '.notices[]? | "  \(.code): \(.detail)"'; }
 
 # suspended SESSION: waits until the session is.
 suspended() {
@@ -82,26 +82,26 @@ sum(sales.values())')
 value <<<"$back"
 notices <<<"$back"
 
-echo "6. Without, the cell is refused, for it needs what is gone"
-jq -n '{language: "python", code: "sum(sales.values())", contextId: "default"}' |
-  call "/sessions/$plain/runs" --data @- | jq -r '"\(.code): \(.detail)"' || true
-echo "   the files are there, and it goes on when it is told to begin anew"
-again=$(jq -n '{language: "python", code: "print(\"sales\" in globals(), open(\"notes.txt\").read(), end=\"\")", contextId: "default", onLostContext: "restart"}' |
-  call "/sessions/$plain/runs" --data @- | jq -r .id)
-again=$(receipt "$again")
-jq -r .stdout <<<"$again"
-notices <<<"$again"
-
-echo "7. What the last cell changed"
+echo "6. What the last cell changed"
 call "/runs/$(jq -r .id <<<"$back")/diff" --header 'Accept: text/x-diff'
 
-echo "8. A fork of it, which goes its own way"
+echo "7. Back to what the chart's cell left; the variables stay"
+call "/sessions/$kept/rollback" --data "$(jq -n --arg run "$(jq -r .id <<<"$chart")" '{run: $run}')" | jq -r '"memory: \(.memory)"'
+cell "$kept" 'print(open("notes.txt").read().strip()); sum(sales.values())' | jq -rj '.stdout, .results[0].data["text/plain"], "\n"'
+
+echo "8. A fork of what that cell left, which goes its own way"
 fork=$(call "/sessions/$kept/fork" --data "$(jq -n --arg run "$(jq -r .id <<<"$back")" '{run: $run}')" | jq -r .id)
 changed=$(cell "$fork" 'open("notes.txt", "a").write("and a forecast\n"); open("forecast.txt", "w").write("21\n")')
 call "/commits/$(jq -r .commit <<<"$changed")/diff" | jq -r '.items[] | "\(.change) \(.path)"'
 
-echo "9. Back to what the chart's cell left; the variables stay"
-call "/sessions/$kept/rollback" --data "$(jq -n --arg run "$(jq -r .id <<<"$chart")" '{run: $run}')" | jq -r '"memory: \(.memory)"'
-cell "$kept" 'print(open("notes.txt").read(), end=""); sum(sales.values())' | jq -r '.stdout, .results[0].data["text/plain"]'
+echo "9. Without keepMemory the cell is refused, for it needs what is gone"
+jq -n '{language: "python", code: "sum(sales.values())", contextId: "default"}' |
+  call "/sessions/$plain/runs" --data @- --no-fail-with-body | jq -r '"  \(.code): \(.detail)"'
+echo "The files are there, and it goes on when it is told to begin anew"
+again=$(jq -n '{language: "python", code: "print(\"sales\" in globals(), open(\"notes.txt\").read().strip())", contextId: "default", onLostContext: "restart"}' |
+  call "/sessions/$plain/runs" --data @- | jq -r .id)
+again=$(receipt "$again")
+jq -rj .stdout <<<"$again"
+notices <<<"$again"
 
 for session in "$kept" "$plain" "$fork"; do call "/sessions/$session/close" --request POST >/dev/null; done
