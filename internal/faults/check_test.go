@@ -17,6 +17,13 @@ import (
 // check holds the properties over the history and the final state.
 func (w *world) check(ctx context.Context) {
 	w.t.Helper()
+	w.checkRuns(ctx)
+	w.checkHistory()
+}
+
+// checkRuns is what is true of every accepted run, in whatever order they ran.
+func (w *world) checkRuns(ctx context.Context) {
+	w.t.Helper()
 	c := w.client(w.key)
 	w.mu.Lock()
 	ids := slices.Collect(maps.Keys(w.runs))
@@ -46,7 +53,6 @@ func (w *world) check(ctx context.Context) {
 	for _, problem := range w.startedTwice() {
 		w.t.Error(problem)
 	}
-	w.checkHistory()
 }
 
 func (w *world) checkFiles(ctx context.Context, c *sdk.Client, files []workbench.Artifact) {

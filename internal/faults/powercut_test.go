@@ -251,7 +251,7 @@ func (rec *recording) violations(index int, m powercut.Moment) []string {
 	if err := s.Close(ctx); err != nil {
 		found = append(found, fmt.Sprintf("the server does not stop: %v", err))
 	}
-	found = append(found, rec.danglingBlobs(ctx, dir)...)
+	found = append(found, danglingBlobs(ctx, rec.t, dir)...)
 	if err := os.RemoveAll(filepath.Dir(dir)); err != nil {
 		t.Fatal(err)
 	}
@@ -303,16 +303,16 @@ func mustSweep(t *testing.T, dir string, so store.Options, bo ...blob.Option) (f
 
 // danglingBlobs: after a sweep the blobs on the disk are those that something
 // refers to, with all their bytes.
-func (rec *recording) danglingBlobs(ctx context.Context, dir string) []string {
-	rec.t.Helper()
-	found := mustSweep(rec.t, dir, store.Options{})
+func danglingBlobs(ctx context.Context, t *testing.T, dir string) []string {
+	t.Helper()
+	found := mustSweep(t, dir, store.Options{})
 	raw, err := sql.Open("sqlite", filepath.Join(dir, "workbench.db"))
-	must(rec.t, raw, err)
+	must(t, raw, err)
 	defer func() { _ = raw.Close() }()
 	rows, err := raw.QueryContext(ctx, `SELECT b.id, b.size, EXISTS (SELECT 1 FROM blob_refs r WHERE r.blob_id = b.id) FROM blobs b
 		WHERE NOT EXISTS (SELECT 1 FROM inline_blobs i WHERE i.blob_id = b.id)`)
 	if err != nil {
-		rec.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer func() { _ = rows.Close() }()
 	known := map[string]bool{}
@@ -321,7 +321,7 @@ func (rec *recording) danglingBlobs(ctx context.Context, dir string) []string {
 		var size int64
 		var referred bool
 		if err := rows.Scan(&id, &size, &referred); err != nil {
-			rec.t.Fatal(err)
+			t.Fatal(err)
 		}
 		known[id] = true
 		at, _ := filepath.Glob(filepath.Join(dir, "blobs", "??", id))
@@ -335,7 +335,7 @@ func (rec *recording) danglingBlobs(ctx context.Context, dir string) []string {
 		}
 	}
 	if err := rows.Err(); err != nil {
-		rec.t.Fatal(err)
+		t.Fatal(err)
 	}
 	left, _ := filepath.Glob(filepath.Join(dir, "blobs", "??", "*"))
 	for _, path := range left {

@@ -36,7 +36,8 @@ type world struct {
 	runs    map[string]*known // accepted runs, by id
 	files   map[string]string // artifact id → sha256 of the bytes a client sent or read
 	history *history
-	noted   int // lines of the oracle that are in the history
+	noted   int   // lines of the oracle that are in the history
+	cells   tally // of those in contexts
 }
 
 // known is what clients know of a run.

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 	"github.com/workbenchdev/workbench/internal/server"
 )
@@ -45,7 +46,10 @@ func run() error {
 	flag.StringVar(&o.Runc, "runc", "", "runc")
 	flag.StringVar(&o.Guest, "guest", "", "guest")
 	flag.StringVar(&o.DefaultImage, "image", "", "default image")
+	warm := flag.Int("warm", 0, "sandboxes of the default size kept ready")
+	flag.DurationVar(&o.SuspendAfter, "suspend-after", 0, "without work, a session's sandbox goes")
 	flag.Parse()
+	o.Warm = map[string]int{workbench.DefaultSize: *warm}
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o.WrapDriver = func(d sandbox.Driver) sandbox.Driver {
 		d = &witness{Driver: d, file: *oracle}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 )
 
@@ -25,12 +26,38 @@ func (w *witness) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandb
 	if err != nil {
 		return nil, err
 	}
-	return &witnessed{Sandbox: box, stream: &watchedStream{ReadWriteCloser: box.Stream(), file: w.file}}, nil
+	return w.watch(box), nil
+}
+
+// Restore implements sandbox.Restorer.
+func (w *witness) Restore(ctx context.Context, class sandbox.Class, dir string) (sandbox.Sandbox, error) {
+	r, ok := w.Driver.(sandbox.Restorer)
+	if !ok {
+		return nil, workbench.E(workbench.CodeNotBuilt, "this driver restores no sandbox")
+	}
+	box, err := r.Restore(ctx, class, dir)
+	if err != nil {
+		return nil, err
+	}
+	return w.watch(box), nil
+}
+
+func (w *witness) watch(box sandbox.Sandbox) sandbox.Sandbox {
+	return &witnessed{Sandbox: box, stream: &watchedStream{ReadWriteCloser: box.Stream(), file: w.file}}
 }
 
 type witnessed struct {
 	sandbox.Sandbox
 	stream io.ReadWriteCloser
+}
+
+// Checkpoint implements sandbox.Checkpointer.
+func (w *witnessed) Checkpoint(ctx context.Context, dir string) error {
+	c, ok := w.Sandbox.(sandbox.Checkpointer)
+	if !ok {
+		return workbench.E(workbench.CodeNotBuilt, "this driver writes no memory out")
+	}
+	return c.Checkpoint(ctx, dir)
 }
 
 // Stream implements sandbox.Sandbox.
