@@ -209,6 +209,7 @@ func (l *life) counted(known *counter, r workbench.Receipt) error {
 	case r.Status == workbench.StatusUnknown:
 		l.w.count(func(t *tally) { t.unknown++ })
 		known.most++
+		known.fresh = false // what it defined went with the server
 		return nil
 	case r.Reason == workbench.ReasonInfrastructure:
 		return nil
@@ -243,7 +244,7 @@ func (l *life) counted(known *counter, r workbench.Receipt) error {
 // idle waits until the session is suspended, or the server has died meanwhile
 // and everybody's patience is over.
 func (l *life) idle(ctx context.Context) error {
-	for deadline := time.Now().Add(8 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); {
 		s, err := again(ctx, func() (workbench.Session, error) { return l.c.AgentSession(ctx, l.id) })
 		if err != nil {
 			return err

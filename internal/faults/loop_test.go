@@ -20,7 +20,7 @@ import (
 // that are not there, and nothing is left over.
 func TestKillWhileSessionsLive(t *testing.T) {
 	t.Parallel()
-	sessions, rounds := 6, 6
+	sessions, rounds := 5, 4
 	if os.Getenv("WORKBENCH_SOAK") != "" {
 		sessions, rounds = 200, 12
 	}
