@@ -234,9 +234,7 @@ func (p *spares) bytes() (sum int64, known bool) {
 	for sp := range p.leaving {
 		add(sp)
 	}
-	if p.loading || p.zygote == nil && p.following {
-		known = false // of a zygote that is growing or going
-	}
+	p.measureGrowing()
 	return sum + p.zygoteBytes, known
 }
 
