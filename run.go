@@ -116,7 +116,7 @@ type Notice struct {
 // The notice codes.
 const (
 	NoticeSandboxReplaced = "sandbox_replaced" // memory and /tmp were lost; files are those of the last commit
-	NoticeMemoryLost      = "memory_lost"      // the session was suspended: its variables, memory and /tmp were lost
+	NoticeMemoryLost      = "memory_lost"      // the session was suspended, or made room: its variables, memory and /tmp were lost
 	NoticeResumed         = "resumed"          // the session was suspended: it returned with its memory
 	NoticeFilesSkipped    = "files_skipped"    // the workspace held sockets, devices or FIFOs, which are not committed
 	NoticeKeepFailed      = "keep_failed"      // a file matched keep and could not be kept

@@ -19,7 +19,7 @@ func TestIdleSandboxesMakeRoom(t *testing.T) {
 	wantOut(t, two.mustBash("echo two > f; cat f"), "two\n")
 	r := one.mustBash("cat f; test -e /tmp/t || echo tmp is gone")
 	wantOut(t, r, "one\ntmp is gone\n")
-	if r.Generation != 2 || len(r.Notices) != 1 || r.Notices[0].Code != workbench.NoticeSandboxReplaced {
+	if r.Generation != 2 || len(r.Notices) != 1 || r.Notices[0].Code != workbench.NoticeMemoryLost || !r.VariablesLost {
 		t.Errorf("generation %d, notices %+v", r.Generation, r.Notices)
 	}
 	wantOut(t, two.mustBash("cat f"), "two\n")

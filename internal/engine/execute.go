@@ -131,9 +131,9 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 func (x *execution) tellMemory(how arrival, first bool) {
 	switch {
 	case how == returned:
-		x.notice(workbench.NoticeMemoryLost, "the session had been suspended for want of work; it returned with the files of the last commit, and its variables, memory and /tmp were lost")
+		x.notice(workbench.NoticeMemoryLost, "the session had been suspended, for want of work or to make room; it returned with the files of the last commit, and its variables, memory and /tmp were lost")
 	case how == resumed:
-		x.notice(workbench.NoticeResumed, "the session had been suspended for want of work; it returned with its memory")
+		x.notice(workbench.NoticeResumed, "the session had been suspended, for want of work or to make room; it returned with its memory")
 	case how == replaced:
 		x.notice(workbench.NoticeSandboxReplaced, "the sandbox of this session was gone; a new one began with the files of the last commit, and memory and /tmp were lost")
 	case first:

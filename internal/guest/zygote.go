@@ -165,8 +165,8 @@ func zygoteSettings(b *binding, own bool) ([]byte, error) {
 		raw = append(raw, s...)
 	}
 	modules := imports()
-	copiesMuch := 0 // see share_pages: a fork with little to copy is faster with all of it
-	if own && len(modules) > 0 {
+	copiesMuch := 0 // see share_pages: what a program forks of a fork would copy as much again
+	if own {
 		copiesMuch = 1
 	}
 	for _, n := range []int{b.limits.OpenFiles, b.nproc, unix.SYS_SECCOMP, userID, groupID, copiesMuch} {
