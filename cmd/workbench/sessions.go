@@ -197,13 +197,28 @@ func (a *app) showSession(s workbench.Session) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
 		labels = append(labels, name+"="+s.Labels[name])
 	}
+	var since *time.Time
+	kept := ""
+	if s.Suspended != nil {
+		since = &s.Suspended.At
+		if s.Suspended.MemoryKept {
+			kept = a.bytes(s.Suspended.Bytes)
+		}
+	}
 	return a.fields("session", s.ID, "state", string(s.State), "kind", string(s.Kind), "agent", s.Agent, "labels", strings.Join(labels, ", "),
 		"tools", strings.Join(tools, ", "), "connections", strings.Join(s.Aliases, ", "),
 		"size", s.Size, "memory", a.bytes(s.Limits.MemoryBytes), "workspace", a.bytes(s.Limits.WorkspaceBytes), "timeout", millis(s.Limits.TimeoutMs),
 		"driver", s.Driver, "isolation", s.Isolation, "image", s.Image,
 		"generation", fmt.Sprint(s.Generation), "revision", fmt.Sprint(s.Revision),
 		"created", a.when(s.CreatedAt), "expires", a.when(s.ExpiresAt), "ended", a.whenever(s.EndedAt),
-		"kept at expiry", strings.Join(s.KeepAtExpiry, ", "))
+		"kept at expiry", strings.Join(s.KeepAtExpiry, ", "), "keeps memory", ifSo(s.KeepMemory), "suspended", a.whenever(since), "memory kept", kept)
+}
+
+func ifSo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
 }
 
 func (a *app) sessionConfigure(l *local) *cobra.Command {

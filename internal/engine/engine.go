@@ -220,7 +220,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 	defer done()
 	for _, c := range all {
 		c.mu.Lock()
-		if c.keep && c.live() && len(c.out) == 0 {
+		if c.keep && c.live() && len(c.out) == 0 && kill.Err() == nil {
 			c.losing = workbench.LossServer
 			c.suspend(kill)
 		}
