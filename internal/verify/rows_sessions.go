@@ -273,7 +273,33 @@ func checkClonedState(ctx context.Context, s *scene) finding {
 			return failed("%s is the same in two runs", name)
 		}
 	}
-	return proved("%s differ between two sandboxes and between two runs", strings.Join(slices.Sorted(maps.Keys(seen[0])), ", "))
+	if f := checkForks(ctx, a, b); f.outcome != Proved {
+		return f
+	}
+	return proved("%s differ between two sandboxes and between two runs, also where interpreters waited", strings.Join(slices.Sorted(maps.Keys(seen[0])), ", "))
+}
+
+// checkForks: so does what interpreters draw that waited for their run. Those of
+// one sandbox may be forks of one process.
+func checkForks(ctx context.Context, a, b *session) finding {
+	seen := map[string]bool{}
+	for _, box := range []*session{a, b, a, b} {
+		out, err := box.language(ctx, workbench.Python, "import os, random, uuid\nprint(os.urandom(16).hex(), random.getrandbits(128), uuid.uuid4())")
+		if err != nil {
+			return broke(err)
+		}
+		values := strings.Fields(out.stdout)
+		if len(values) != 3 {
+			return errorf("a run of Python drew %q %s", out.stdout, lastBytes(out.stderr, 300))
+		}
+		for _, v := range values {
+			if seen[v] {
+				return failed("two interpreters that waited drew the same: %s", v)
+			}
+			seen[v] = true
+		}
+	}
+	return proved("")
 }
 
 // checkPlanted: what one run plants in the workspace is not used by the next,

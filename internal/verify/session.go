@@ -34,7 +34,8 @@ func randomID() string {
 	return hex.EncodeToString(raw)
 }
 
-// start starts and binds a sandbox of a class.
+// start starts and binds a sandbox of a class, as a session gets one from the
+// warm pool: prepared, with interpreters that wait, before it is bound.
 func (s *scene) start(ctx context.Context, class sandbox.Class) (*session, error) {
 	box, err := s.driver.Start(ctx, class)
 	if err != nil {
@@ -59,15 +60,16 @@ func (b *session) bind(ctx context.Context, class sandbox.Class) (err error) {
 	if b.client, err = guestwire.Dial(ctx, b.box.Stream(), guestwire.Options{}); err != nil {
 		return err
 	}
+	limits := guestwire.SandboxLimits{
+		MemoryBytes: class.MemoryBytes, WorkspaceBytes: class.WorkspaceBytes, WorkspaceInodes: class.WorkspaceInodes,
+		ScratchBytes: class.ScratchBytes, Tasks: class.Tasks, OpenFiles: b.scene.openFiles(), CPUs: class.CPUs,
+	}
+	if err := b.client.Prepare(ctx, limits); err != nil {
+		return err
+	}
 	seed := make([]byte, 32)
 	_, _ = rand.Read(seed)
-	b.bound, err = b.client.Bind(ctx, guestwire.BindRequest{
-		SessionNonce: randomID(), Seed: seed, Env: b.scene.profile.env,
-		Limits: guestwire.SandboxLimits{
-			MemoryBytes: class.MemoryBytes, WorkspaceBytes: class.WorkspaceBytes, WorkspaceInodes: class.WorkspaceInodes,
-			ScratchBytes: class.ScratchBytes, Tasks: class.Tasks, OpenFiles: b.scene.openFiles(), CPUs: class.CPUs,
-		},
-	})
+	b.bound, err = b.client.Bind(ctx, guestwire.BindRequest{SessionNonce: randomID(), Seed: seed, Env: b.scene.profile.env, Limits: limits})
 	return err
 }
 
