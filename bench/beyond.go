@@ -91,30 +91,53 @@ type idle struct {
 // idleAfter is how long a session is left alone before it is measured.
 const idleAfter = 5 * time.Second
 
-func (w *world) idleMemory(ctx context.Context) ([]idle, error) {
-	fresh, err := w.openLive(ctx, workbench.Bash)
-	if err != nil {
-		return nil, err
+// idleSessions is how many sessions are measured of each kind.
+const idleSessions = 3
+
+// idleMemory measures sessions with one Python run behind them, of the image
+// without and of that with imports to load.
+func (w *world) idleMemory(ctx context.Context, image string) ([]idle, []figure, error) {
+	var all []idle
+	var figures []figure
+	for _, kind := range []struct{ name, image string }{{nameIdlePlain, image}, {nameIdleLoaded, pandasImage}} {
+		var opened []*liveSession
+		for range idleSessions {
+			s, err := w.openLive(ctx, workbench.Python, kind.image)
+			if err != nil {
+				return nil, nil, err
+			}
+			opened = append(opened, s)
+		}
+		select {
+		case <-time.After(idleAfter):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+		f := figure{Name: kind.name, Unit: "MB", Samples: idleSessions, Note: "proportional set size of its processes on the host; image " + kind.image}
+		for _, s := range opened {
+			m, err := w.memory(ctx, s.sandbox, "after Python runs, image "+kind.image)
+			if err != nil {
+				return nil, nil, err
+			}
+			all = append(all, m)
+			f.Raw = append(f.Raw, m.PSSMiB*float64(workbench.MiB)/1e6)
+		}
+		f.Value = middle(f.Raw)
+		figures = append(figures, f)
+		for _, s := range opened {
+			if _, err := w.client.CloseAgentSession(ctx, s.id); err != nil {
+				return nil, nil, err
+			}
+		}
 	}
-	select {
-	case <-time.After(idleAfter):
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	m, err := w.memory(ctx, fresh.sandbox, "after one Bash run")
-	if err != nil {
-		return nil, err
-	}
-	all := []idle{m}
 	for _, l := range raced {
 		m, err := w.memory(ctx, w.live[l].sandbox, "after all runs of "+string(l))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		all = append(all, m)
 	}
-	_, err = w.client.CloseAgentSession(ctx, fresh.id)
-	return all, err
+	return all, figures, nil
 }
 
 // memory measures a sandbox's processes on the host: those in its control

@@ -17,32 +17,47 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/pprof"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
 
 // options are the command line's.
 type options struct {
-	samples, slowSamples int
-	images               string // folder of the image store
-	image                string // name of the image everything runs in
-	bin                  string // folder with guest, runsc and runc
-	out                  string // folder of results; "" writes none
-	only                 string // parts of names and languages; "" measures everything
-	profile              string // CPU profile of this process, the server's and the clients'
+	samples, slowSamples  int
+	suspended             int // sessions
+	storedFew, storedMany int // runs
+	loadRounds            int
+	images                string // folder of the image store
+	image                 string // name of the image everything runs in
+	bin                   string // folder with guest, runsc and runc
+	out                   string // folder of results; "" writes none
+	only                  string // parts of names and languages; "" measures everything
+	skip                  string // names of parts that are not measured
+	profile               string // CPU profile of this process, the server's and the clients'
 }
 
 func parse() options {
 	var o options
-	flag.IntVar(&o.samples, "samples", 200, "samples of each contender")
-	flag.IntVar(&o.slowSamples, "slow-samples", 30, "samples of a peer slower than 100 ms")
+	full := flag.Bool("full", os.Getenv("WORKBENCH_BENCH_FULL") != "", "1,000 samples, 100 of what is slow; about an hour (also: WORKBENCH_BENCH_FULL=1)")
+	flag.IntVar(&o.samples, "samples", 150, "samples of each contender")
+	flag.IntVar(&o.slowSamples, "slow-samples", 20, "samples of a peer slower than 100 ms, and of what takes as long to prepare")
+	flag.IntVar(&o.suspended, "suspended", 40, "suspended sessions whose memory is measured")
+	flag.IntVar(&o.storedFew, "stored-few", 1000, "stored runs of the one server whose cells are counted")
+	flag.IntVar(&o.storedMany, "stored-many", 100_000, "stored runs of the other")
+	flag.IntVar(&o.loadRounds, "load-rounds", 5, "turns of each of them, of 3 s")
 	flag.StringVar(&o.images, "images", os.Getenv("WORKBENCH_IMAGES"), "folder of images (default: /var/lib/workbench/images)")
 	flag.StringVar(&o.image, "image", "minimal", "image to run in")
 	flag.StringVar(&o.bin, "bin", "bin", "folder with guest, runsc and runc")
 	flag.StringVar(&o.out, "out", filepath.Join("bench", "results"), "folder to write results to; empty writes none")
 	flag.StringVar(&o.only, "only", "", "measure only contenders whose name and language hold one of these, separated by commas; writes no results")
+	flag.StringVar(&o.skip, "skip", "", "parts to leave out, separated by commas: commits, suspension, cells, sessions, memory, files, burst; writes no results")
 	flag.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of server and clients to this file")
 	flag.Parse()
+	if *full {
+		o.samples, o.slowSamples, o.suspended, o.loadRounds = 1000, 100, 200, 10
+	}
 	if o.images == "" {
 		o.images = "/var/lib/workbench/images"
 	}
@@ -73,12 +88,15 @@ func run(ctx context.Context, o options) (err error) {
 	res := result{Schema: schema, Date: time.Now().UTC().Truncate(time.Second)}
 	res.Host = describeHost(dir)
 
-	world, err := openWorld(ctx, o, filepath.Join(dir, "server"))
+	world, err := openWorld(ctx, o, filepath.Join(dir, "server"), setting{warm: warmSandboxes, suspendAfter: -1})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, world.close()) }()
-	peers, err := openPeers(ctx, o, world.image, filepath.Join(dir, "peers"))
+	if err := world.openLives(ctx); err != nil {
+		return err
+	}
+	peers, err := openPeers(ctx, o, world.server.Images(), world.image, filepath.Join(dir, "peers"))
 	if err != nil {
 		return err
 	}
@@ -96,31 +114,70 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	if o.only == "" {
 		res.Rows = append(res.Rows, peers.unmeasured...)
-		if err := beyondHello(ctx, world, &res); err != nil {
-			return err
-		}
+		beyondHello(ctx, o, world, peers, dir, &res)
 	}
 	res.Split = world.split()
 	res.Host.LoadAfter = loadAverage()
 	res.judge()
 	fmt.Print(res.text())
-	if o.out == "" || o.only != "" {
-		return nil
+	if o.out != "" && o.only == "" && o.skip == "" {
+		err = res.write(o.out)
 	}
-	return res.write(o.out)
+	return errors.Join(err, ctx.Err(), res.incomplete())
 }
 
-// beyondHello measures what is not a race against peers.
-func beyondHello(ctx context.Context, w *world, res *result) (err error) {
-	progress("sessions, memory, files")
-	if res.Sessions, err = w.sessions(ctx); err != nil {
+// incomplete is an error if a part has no result.
+func (r *result) incomplete() error {
+	if len(r.Failed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d parts have no result: %s", len(r.Failed), strings.Join(r.Failed, "; "))
+}
+
+// beyondHello measures what is not a race of hellos. A part that fails is
+// noted, and the others go on.
+func beyondHello(ctx context.Context, o options, w *world, p *peers, dir string, res *result) {
+	part := func(name string, measure func() error) {
+		if slices.Contains(strings.Split(o.skip, ","), name) || ctx.Err() != nil {
+			return
+		}
+		progress("%s (load average %.1f)", name, loadAverage())
+		if err := measure(); err != nil {
+			progress("%s failed: %v", name, err)
+			res.Failed = append(res.Failed, name+": "+err.Error())
+		}
+	}
+	rows := func(more []row, err error) error {
+		res.Rows = append(res.Rows, more...)
 		return err
 	}
-	if res.Idle, err = w.idleMemory(ctx); err != nil {
+	figures := func(more []figure, err error) error {
+		res.Figures = append(res.Figures, more...)
 		return err
 	}
-	res.Files, err = w.transfers(ctx)
-	return err
+	part("commits", func() error { return rows(w.commits(ctx, o)) })
+	part("suspension", func() error {
+		more, measured, err := returns(ctx, o, p, filepath.Join(dir, "suspending"))
+		return rows(more, figures(measured, err))
+	})
+	part("cells", func() error { return figures(cellsPerSecond(ctx, o, filepath.Join(dir, "loaded"))) })
+	part("sessions", func() (err error) {
+		res.Sessions, err = w.sessions(ctx)
+		return err
+	})
+	part("memory", func() error {
+		all, measured, err := w.idleMemory(ctx, o.image)
+		res.Idle = all
+		return figures(measured, err)
+	})
+	part("files", func() (err error) {
+		res.Files, err = w.transfers(ctx)
+		return err
+	})
+	part("burst", func() error { // last: it may cost idle sessions their sandboxes
+		more, measured, err := w.burst(ctx, o)
+		return rows(more, figures(measured, err))
+	})
 }
 
 // profile starts a CPU profile, if one is wanted.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -47,12 +48,13 @@ type peers struct {
 
 // openPeers prepares whatever this host has. A peer that it lacks becomes a row
 // that says so.
-func openPeers(ctx context.Context, o options, img image.Image, dir string) (*peers, error) {
+func openPeers(ctx context.Context, o options, images *image.Store, img image.Image, dir string) (*peers, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	p := &peers{dir: dir, image: img, versionOf: map[string][]string{}}
 	p.bare()
+	p.barePandas(ctx, images)
 	p.bwrap()
 	for _, add := range []func(options) error{p.runc, p.runsc} {
 		if err := add(o); err != nil {
@@ -86,14 +88,20 @@ func hello(ctx context.Context, args ...string) (time.Duration, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = peerEnv
+	took, err := timeHello(cmd)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("no end within %v: %w", peerWithin, err)
+	}
+	return took, err
+}
+
+// timeHello times a command that must print the hello.
+func timeHello(cmd *exec.Cmd) (time.Duration, error) {
 	var out, problem bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problem
 	began := time.Now()
 	err := cmd.Run()
 	took := time.Since(began)
-	if ctx.Err() != nil {
-		err = fmt.Errorf("no end within %v: %w", peerWithin, err)
-	}
 	if err != nil || out.String() != helloText {
 		return 0, fmt.Errorf("printed %q: %w; %s", out.String(), errors.Join(err), bytes.TrimSpace(problem.Bytes()))
 	}
@@ -138,6 +146,25 @@ func (p *peers) bare() {
 		p.versionOf[l.args[0]] = []string{path, "--version"}
 		p.command(nameBare, l.name, func() []string { return append([]string{path}, l.args[1:]...) })
 	}
+}
+
+// barePandas is Python without any isolation, over the root of the image that
+// has pandas: the host's own, if it has some, is another build of another
+// version.
+func (p *peers) barePandas(ctx context.Context, images *image.Store) {
+	img, err := images.Get(ctx, pandasImage)
+	if err != nil {
+		p.unmeasured = append(p.unmeasured, row{Name: nameChroot, Language: string(pandas), NotMeasured: "there is no image " + pandasImage})
+		return
+	}
+	p.all = append(p.all, contender{name: nameChroot, language: string(pandas), peer: true, run: func(ctx context.Context) (time.Duration, error) {
+		ctx, cancel := context.WithTimeout(ctx, peerWithin)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "/usr/bin/python3", "-c", pandasHello)
+		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: img.Root}
+		cmd.Env = append(slices.Clone(peerEnv), "PYTHONDONTWRITEBYTECODE=1") // the root stays as it is
+		return timeHello(cmd)
+	}})
 }
 
 // bwrap is bubblewrap with every name space, over the image's root.

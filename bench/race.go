@@ -16,8 +16,11 @@ type contender struct {
 	peer     bool // not Workbench: fewer samples where it is slow
 	few      bool // as if it were a slow peer
 	// run does it once, untimed work before and after included, and returns how
-	// long request to result took. It fails unless the hello came out right.
+	// long request to result took. It fails unless the result came out right.
 	run func(ctx context.Context) (time.Duration, error)
+	// rest, where there is one, waits untimed until what run leaves to be done
+	// is over, so that it is not at the cost of whoever is next.
+	rest func(ctx context.Context) error
 }
 
 // chosen tells whether a contender is among those asked for.
@@ -31,55 +34,94 @@ func (o options) chosen(c contender) bool {
 const slowPeer = 100 * time.Millisecond
 
 // maxFailed is how many samples of a contender may fail. They show in its row
-// and count for no time.
+// and count for no time. With one more, the contender is out and its row says
+// why; the others go on.
 const maxFailed = 3
 
 // warmUps are the untimed first runs of each contender: what is read from disk
 // for the first time is nobody's merit. Their median tells slow peers.
 const warmUps = 3
 
-// measure lets all contenders take turns.
-func measure(ctx context.Context, o options, all []contender) ([]row, error) {
-	all = slices.DeleteFunc(all, func(c contender) bool { return !o.chosen(c) })
-	want := make([]int, len(all))
-	for i, c := range all {
-		first := make([]time.Duration, warmUps)
-		for j := range first {
-			var err error
-			if first[j], err = c.run(ctx); err != nil {
-				return nil, fmt.Errorf("%s, %s: %w", c.name, c.language, err)
-			}
-		}
-		want[i] = o.samples
-		if c.few || c.peer && percentile(sorted(first), 50) > slowPeer {
-			want[i] = min(o.slowSamples, o.samples)
+// racer is a contender with what it has done so far.
+type racer struct {
+	contender
+	want   int // samples
+	took   []time.Duration
+	failed int
+	out    error // why it takes part no more
+}
+
+func (r *racer) once(ctx context.Context) (time.Duration, error) {
+	d, err := r.run(ctx)
+	if err == nil && r.rest != nil {
+		err = r.rest(ctx)
+	}
+	return d, err
+}
+
+// warmUp finds out how many samples the contender gets.
+func (r *racer) warmUp(ctx context.Context, o options) {
+	first := make([]time.Duration, warmUps)
+	for i := range first {
+		if first[i], r.out = r.once(ctx); r.out != nil {
+			progress("%s, %s takes no part: %v", r.name, r.language, r.out)
+			return
 		}
 	}
-	took, failed := make([][]time.Duration, len(all)), make([]int, len(all))
+	r.want = o.samples
+	if r.few || r.peer && percentile(sorted(first), 50) > slowPeer {
+		r.want = min(o.slowSamples, o.samples)
+	}
+}
+
+// sample takes one more.
+func (r *racer) sample(ctx context.Context) {
+	d, err := r.once(ctx)
+	if err == nil {
+		r.took = append(r.took, d)
+		return
+	}
+	progress("a sample of %s, %s failed: %v", r.name, r.language, err)
+	if r.failed++; r.failed > maxFailed {
+		r.out = err
+	}
+}
+
+func (r *racer) row() row {
+	row := rowOf(r.name, r.language, r.took)
+	row.Failed = r.failed
+	if r.out != nil {
+		row.NotMeasured = "failed: " + r.out.Error()
+	}
+	return row
+}
+
+// measure lets all contenders take turns. An error is that of the context.
+func measure(ctx context.Context, o options, all []contender) ([]row, error) {
+	var racers []*racer
+	for _, c := range all {
+		if o.chosen(c) {
+			r := &racer{contender: c}
+			r.warmUp(ctx, o)
+			racers = append(racers, r)
+		}
+	}
 	for round := range o.samples {
 		if round%20 == 0 {
 			progress("round %d of %d (load average %.1f)", round, o.samples, loadAverage())
 		}
-		for _, i := range rand.Perm(len(all)) {
-			if !takesPart(round, want[i], o.samples) {
-				continue
+		for _, i := range rand.Perm(len(racers)) {
+			if err := ctx.Err(); err != nil {
+				return nil, fmt.Errorf("interrupted: %w", err)
 			}
-			d, err := all[i].run(ctx)
-			if err == nil {
-				took[i] = append(took[i], d)
-				continue
+			if r := racers[i]; r.out == nil && takesPart(round, r.want, o.samples) {
+				r.sample(ctx)
 			}
-			err = fmt.Errorf("%s, %s: %w", all[i].name, all[i].language, err)
-			if failed[i]++; ctx.Err() != nil || failed[i] > maxFailed {
-				return nil, err
-			}
-			progress("a sample failed: %v", err)
 		}
 	}
-	rows := make([]row, len(all))
-	for i, c := range all {
-		rows[i] = rowOf(c.name, c.language, took[i])
-		rows[i].Failed = failed[i]
+	rows := make([]row, len(racers))
+	for i, r := range racers {
+		rows[i] = r.row()
 	}
 	return rows, nil
 }

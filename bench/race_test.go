@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 )
@@ -46,29 +48,74 @@ func TestSlowPeersAreSpreadOverTheWholeRun(t *testing.T) {
 
 // The goals compare medians of one run, and one that was not measured is open.
 func TestGoals(t *testing.T) {
-	r := result{Rows: []row{
-		{Name: nameLive, Language: "python", Samples: 200, P50Ms: 99},
-		{Name: nameLive, Language: "javascript", Samples: 200, P50Ms: 250},
-		{Name: nameRunsc, Language: "python", Samples: 30, P50Ms: 200},
-		{Name: nameRunsc, Language: "javascript", Samples: 30, P50Ms: 400},
-		{Name: nameDocker, Language: "python", NotMeasured: "no docker"},
-		{Name: nameDocker, Language: "javascript", Samples: 30, P50Ms: 1251},
-	}}
+	r := result{
+		Rows: []row{
+			{Name: nameLive, Language: "python", Samples: 200, P50Ms: 5},
+			{Name: nameLive, Language: "javascript", Samples: 200, P50Ms: 5},
+			{Name: nameBare, Language: "python", Samples: 200, P50Ms: 4.9},
+			{Name: nameBare, Language: "javascript", Samples: 200, P50Ms: 75},
+			{Name: nameDocker, Language: "python", NotMeasured: "no docker"},
+			{Name: nameBurst, Language: "python", Samples: 50, P99Ms: 3001},
+		},
+		Figures: []figure{
+			{Name: nameCellsFew, Value: 100}, {Name: nameCellsMany, Value: 89},
+			{Name: nameIdlePlain, Value: 60}, {Name: nameSuspended, Value: 51},
+			{Name: nameBurstFailed, Value: 0}, {Name: nameWorkPerCore, Value: 1000},
+		},
+	}
 	r.judge()
 	got := map[string]string{}
 	for _, g := range r.Goals {
-		got[g.Peer+" "+g.Language] = g.Outcome
+		if got[g.What+" "+g.Goal] != "" {
+			t.Errorf("%s %s is judged twice", g.What, g.Goal)
+		}
+		got[g.What+" "+g.Goal] = g.Outcome
 	}
-	want := map[string]string{
-		nameRunsc + " python": "met", nameRunsc + " javascript": "not met",
-		nameDocker + " python": "open", nameDocker + " javascript": "met",
-	}
-	for k, v := range want {
+	for k, v := range map[string]string{
+		"run in a warm session, python, median ≤ 5 ms":                                                  "met",
+		"run in a warm session, python ≤ 1 of bare interpreter (no slower than bare python3 -c)":        "not met",
+		"run in a warm session, javascript ≤ 0.067 of bare interpreter (15 × faster than bare node -e)": "met",
+		"run in a warm session, python ≤ 0.2 of docker run (a fifth of docker run)":                     "open",
+		"cell in a context, python, median ≤ 3 ms":                                                      "open",
+		"cells per second, many runs stored over few 1 ± 0.1":                                           "not met",
+		"memory of an idle warm session, plain interpreters (PSS) ≤ 60 MB":                              "met",
+		"memory of an idle warm session, imports loaded (PSS) ≤ 140 MB":                                 "open",
+		"server memory of a suspended session ≤ 50 KB":                                                  "not met",
+		"burst of 50 creations, failures ≤ 0":                                                           "met",
+		"burst of 50 creations, p99 ÷ (work ÷ cores) ≤ 3":                                               "not met",
+	} {
 		if got[k] != v {
 			t.Errorf("%s: %q, want %q", k, got[k], v)
 		}
 	}
-	if len(got) != len(want) {
-		t.Errorf("%d goals, want %d", len(got), len(want))
+	if len(got) != 30 {
+		t.Errorf("%d goals, want 30", len(got))
+	}
+}
+
+// A contender that fails is out, its row says why, and the others go on.
+func TestOneThatFailsStopsNoOther(t *testing.T) {
+	runs := 0
+	rows, err := measure(t.Context(), options{samples: 20, slowSamples: 5}, []contender{
+		{name: "good", run: func(context.Context) (time.Duration, error) { return time.Millisecond, nil }},
+		{name: "bad", run: func(context.Context) (time.Duration, error) { return 0, errors.New("no luck") }},
+		{name: "breaks", few: false, run: func(context.Context) (time.Duration, error) {
+			if runs++; runs > 10 {
+				return 0, errors.New("broke")
+			}
+			return time.Millisecond, nil
+		}},
+	})
+	if err != nil || len(rows) != 3 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	if r := rows[0]; r.Samples != 20 || r.NotMeasured != "" || r.P50Ms != 1 {
+		t.Errorf("good: %+v", r)
+	}
+	if r := rows[1]; r.Samples != 0 || r.NotMeasured != "failed: no luck" {
+		t.Errorf("bad: %+v", r)
+	}
+	if r := rows[2]; r.Samples != 7 || r.Failed != 4 || r.NotMeasured != "failed: broke" {
+		t.Errorf("breaks: %+v", r)
 	}
 }

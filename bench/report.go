@@ -1,29 +1,54 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/workbenchdev/workbench"
 )
 
 // schema numbers the form of a result file.
-const schema = 1
+const schema = 2
 
-// Names of contenders that goals or the report speak of.
+// pandas stands for the language of rows whose program begins with its import.
+const pandas workbench.Language = "python, import pandas"
+
+// Names of contenders and figures that goals or the report speak of.
 const (
-	nameLive   = "workbench, live session"
-	nameNext   = "workbench, at once after a run"
-	nameNew    = "workbench, new session"
-	nameAdmit  = "workbench, admission"
-	nameBare   = "bare interpreter"
-	nameBwrap  = "bwrap"
-	nameRunc   = "runc run"
-	nameRunsc  = "runsc run, cold"
-	nameDocker = "docker run"
+	nameLive         = "workbench, warm session"
+	nameCell         = "workbench, cell in a context"
+	nameNext         = "workbench, at once after a run"
+	nameNew          = "workbench, new session from the pool"
+	nameAdmit        = "workbench, admission"
+	nameBare         = "bare interpreter"
+	nameChroot       = "bare interpreter of the standard image, in a chroot"
+	nameBwrap        = "bwrap"
+	nameRunc         = "runc run"
+	nameRunsc        = "runsc run, cold"
+	nameDocker       = "docker run"
+	nameCommitLittle = "commit of a run, nearly empty workspace"
+	nameCommitSame   = "commit of a run, unchanged 64 MiB in 1,000 files"
+	nameCommitOne    = "commit of a run, one changed 1 MiB file among them"
+	nameReturnFiles  = "return from suspension, 1 MiB of files, from the pool"
+	nameReturnMemory = "return from suspension, 30 MiB of live memory"
+	nameRestore      = "bare runsc restore, 30 MiB of live memory"
+	nameBurst        = "session and first result, 50 at once"
+
+	nameSuspended   = "server memory of a suspended session"
+	nameCellsFew    = "cells per second, few runs stored"
+	nameCellsMany   = "cells per second, many runs stored"
+	nameIdlePlain   = "memory of an idle warm session, plain interpreters"
+	nameIdleLoaded  = "memory of an idle warm session, imports loaded"
+	nameWork        = "processor time of one creation"
+	nameWorkPerCore = "work of a burst ÷ cores"
+	nameBurstFailed = "failed creations of the burst"
 )
 
 // result is one run of the bench. It names no path and no host.
@@ -33,11 +58,13 @@ type result struct {
 	Host     host              `json:"host"`
 	Versions map[string]string `json:"versions"`
 	Rows     []row             `json:"rows"`
+	Figures  []figure          `json:"figures,omitempty"`
 	Goals    []goal            `json:"goals"`
 	Split    []split           `json:"split"`
 	Sessions []rate            `json:"sessions,omitempty"`
 	Idle     []idle            `json:"idleSessions,omitempty"`
 	Files    []transfer        `json:"files,omitempty"`
+	Failed   []string          `json:"failed,omitempty"` // parts without a result, and why
 }
 
 // row is one contender's times from request to result.
@@ -51,55 +78,38 @@ type row struct {
 	P99Ms       float64 `json:"p99Ms"`
 	MinMs       float64 `json:"minMs"`
 	NotMeasured string  `json:"notMeasured,omitempty"` // why
+
+	raw []time.Duration // every sample, in order
+}
+
+// figure is a measurement that is no time from request to result.
+type figure struct {
+	Name        string    `json:"name"`
+	Value       float64   `json:"value"`
+	Unit        string    `json:"unit,omitempty"`
+	Samples     int       `json:"samples"`
+	Note        string    `json:"note,omitempty"`
+	NotMeasured string    `json:"notMeasured,omitempty"` // why
+	Raw         []float64 `json:"raw,omitempty"`         // what Value is the median of
+}
+
+// middle is the median.
+func middle(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	v := slices.Sorted(slices.Values(values))
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
 func rowOf(name, language string, took []time.Duration) row {
 	s := sorted(took)
-	return row{Name: name, Language: language, Samples: len(s), MinMs: ms(percentile(s, 0)),
+	return row{Name: name, Language: language, Samples: len(s), raw: took, MinMs: ms(percentile(s, 0)),
 		P50Ms: ms(percentile(s, 50)), P95Ms: ms(percentile(s, 95)), P99Ms: ms(percentile(s, 99))}
 }
 
 // ms is a duration in milliseconds, to the microsecond.
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-// goal is a bound on the ratio of two medians.
-type goal struct {
-	Language string  `json:"language"`
-	Peer     string  `json:"peer"`
-	Bound    float64 `json:"bound"`           // median of a live session's run over the peer's, below
-	Ratio    float64 `json:"ratio,omitempty"` // what it was
-	Outcome  string  `json:"outcome"`         // met, not met, open (not measured)
-}
-
-// judge holds the goals against the rows.
-func (r *result) judge() {
-	r.Goals = nil
-	for _, language := range []string{"python", "javascript"} {
-		for _, bound := range []struct {
-			peer  string
-			below float64
-		}{{nameRunsc, 0.5}, {nameDocker, 0.2}} {
-			g := goal{Language: language, Peer: bound.peer, Bound: bound.below, Outcome: "open"}
-			if ratio := r.ratio(language, bound.peer); ratio > 0 {
-				g.Ratio, g.Outcome = ratio, "not met"
-				if ratio < bound.below {
-					g.Outcome = "met"
-				}
-			}
-			r.Goals = append(r.Goals, g)
-		}
-	}
-}
-
-// ratio is the median of a live session's run over a peer's; 0 if one of them
-// was not measured.
-func (r *result) ratio(language, peer string) float64 {
-	ours, theirs := r.median(nameLive, language), r.median(peer, language)
-	if ours == 0 || theirs == 0 {
-		return 0
-	}
-	return ours / theirs
-}
 
 func (r *result) median(name, language string) float64 {
 	for _, row := range r.Rows {
@@ -110,15 +120,23 @@ func (r *result) median(name, language string) float64 {
 	return 0
 }
 
+// explanation says what the rows are.
+const explanation = `Hello world, request to result over HTTP, all in one run, taking turns: a warm session has a pause between its runs, in
+which the interpreter of the next one starts. The rows "at once" have none. New sessions find a warm sandbox.
+"vs warm" is the row's median over that of a warm session's run in the same language. Commits are timed by the server
+(workbench_commit_seconds): from the end of the program until what changed is stored, without the settlement that every run has.
+
+`
+
 // text is the report as Markdown, which is also what a terminal shows.
 func (r *result) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n# Workbench bench, %s\n\n%s\n\n", r.Date.Format("2006-01-02 15:04 UTC"), r.Host.text())
-	b.WriteString("Hello world, request to result, all in one run, taking turns: a live session has a pause between its runs, in which\nthe interpreter of the next one starts. The rows \"at once\" have none.\n\"vs live\" is the row's median over that of a Workbench live session in the same language.\n\n")
-	t := newTable(&b, "contender", "language", "n", "p50 ms", "p95 ms", "p99 ms", "vs live")
+	b.WriteString(explanation)
+	t := newTable(&b, "contender", "language", "n", "p50 ms", "p95 ms", "p99 ms", "vs warm")
 	for _, row := range r.Rows {
 		if row.NotMeasured != "" {
-			t.row(row.Name, row.Language, "0", "not measured", "", "", row.NotMeasured)
+			t.row(row.Name, row.Language, "0", "not measured", "", "", firstOf(row.NotMeasured))
 			continue
 		}
 		against := ""
@@ -133,16 +151,26 @@ func (r *result) text() string {
 	}
 	t.end()
 
-	b.WriteString("\n## Goals\n\n")
-	t = newTable(&b, "median of a run in a live session", "language", "goal", "measured", "outcome")
+	b.WriteString("\n## Goals\n\nRatios are of medians of this run, taken in turns.\n\n")
+	t = newTable(&b, "what", "goal", "measured", "n", "outcome")
 	for _, g := range r.Goals {
-		measured := "not measured"
-		if g.Ratio > 0 {
-			measured = fmt.Sprintf("%.2f", g.Ratio)
-		}
-		t.row("over "+g.Peer, g.Language, fmt.Sprintf("< %.1f", g.Bound), measured, g.Outcome)
+		t.row(g.What, g.Goal, g.Measured, fmt.Sprint(g.Samples), g.Outcome)
 	}
 	t.end()
+	if len(r.Figures) > 0 {
+		b.WriteString("\n## Beyond times\n\n")
+		t = newTable(&b, "what", "value", "n", "note")
+		for _, f := range r.Figures {
+			t.row(f.Name, strings.TrimSpace(number(f.Value)+" "+f.Unit), fmt.Sprint(f.Samples), f.Note)
+		}
+		t.end()
+	}
+	if len(r.Failed) > 0 {
+		b.WriteString("\n## Without a result\n\n")
+		for _, f := range r.Failed {
+			fmt.Fprintf(&b, "- %s\n", f)
+		}
+	}
 	r.rest(&b)
 	return b.String()
 }
@@ -191,6 +219,12 @@ func (r *result) rest(b *strings.Builder) {
 	t.end()
 }
 
+// firstOf is the first line of an explanation, for a table.
+func firstOf(why string) string {
+	line, _, _ := strings.Cut(why, "\n")
+	return strings.ReplaceAll(line, "|", "¦")
+}
+
 func number(v float64) string {
 	switch {
 	case v >= 100:
@@ -224,7 +258,18 @@ func (t *table) row(cells ...string) {
 
 func (t *table) end() { _ = t.w.Flush() }
 
-// write keeps the result as <date>-<host kind>.json and .md.
+// raw is every sample of every row, one a line, in the order it was taken.
+func (r *result) raw() []byte {
+	b := bytes.NewBufferString("name,language,ms\n")
+	for _, row := range r.Rows {
+		for _, d := range row.raw {
+			fmt.Fprintf(b, "%q,%q,%.3f\n", row.Name, row.Language, ms(d))
+		}
+	}
+	return b.Bytes()
+}
+
+// write keeps the result as <date>-<host kind>.json, .md and .csv.
 func (r *result) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -240,6 +285,9 @@ func (r *result) write(dir string) error {
 	if err := os.WriteFile(base+".md", []byte(strings.TrimLeft(r.text(), "\n")), 0o644); err != nil {
 		return err
 	}
-	fmt.Printf("\nwritten to %s.json and .md\n", base)
+	if err := os.WriteFile(base+".csv", r.raw(), 0o644); err != nil {
+		return err
+	}
+	fmt.Printf("\nwritten to %s.json, .md and, sample by sample, .csv\n", base)
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -46,6 +45,7 @@ type world struct {
 	secret string
 	raw    *http.Client
 	log    *os.File
+	warm   int // sandboxes kept ready
 
 	live  map[workbench.Language]*liveSession
 	parts map[workbench.Language]*parts
@@ -57,20 +57,28 @@ type liveSession struct{ id, sandbox string }
 // warmSandboxes is what `workbench serve` keeps ready by default.
 const warmSandboxes = 2
 
-func openWorld(ctx context.Context, o options, dir string) (*world, error) {
+// setting is how a world differs from the others of the bench.
+type setting struct {
+	warm         int           // sandboxes kept ready
+	suspendAfter time.Duration // below 0: never
+	secret       string        // key made in an earlier world on the same directory; "" makes one
+}
+
+func openWorld(ctx context.Context, o options, dir string, how setting) (*world, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(dir, "log"))
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	w := &world{log: log, raw: sdk.DefaultHTTP(), live: map[workbench.Language]*liveSession{}, parts: map[workbench.Language]*parts{}}
+	w := &world{log: log, raw: sdk.DefaultHTTP(), warm: how.warm, secret: how.secret,
+		live: map[workbench.Language]*liveSession{}, parts: map[workbench.Language]*parts{}}
 	w.server, err = server.Open(ctx, server.Options{
-		DataDir: filepath.Join(dir, "data"), Images: o.images, DefaultImage: o.image,
+		DataDir: dataIn(dir), Images: o.images, DefaultImage: o.image,
 		Runsc: filepath.Join(o.bin, "runsc"), Guest: filepath.Join(o.bin, "guest"),
 		Log:  slog.New(slog.NewTextHandler(log, nil)),
-		Warm: map[string]int{workbench.DefaultSize: warmSandboxes},
+		Warm: map[string]int{workbench.DefaultSize: how.warm}, SuspendAfter: how.suspendAfter,
 		WrapDriver: func(d sandbox.Driver) sandbox.Driver {
 			w.driver = &watched{Driver: d, last: map[string]time.Time{}}
 			return w.driver
@@ -85,7 +93,9 @@ func openWorld(ctx context.Context, o options, dir string) (*world, error) {
 	return w, nil
 }
 
-// begin listens, makes a user's key and brings one session per language to life.
+func dataIn(dir string) string { return filepath.Join(dir, "data") }
+
+// begin listens and makes a user's key.
 func (w *world) begin(ctx context.Context, o options) (err error) {
 	if w.image, err = w.server.Images().Get(ctx, o.image); err != nil {
 		return err
@@ -97,20 +107,25 @@ func (w *world) begin(ctx context.Context, o options) (err error) {
 	w.url = "http://" + listener.Addr().String()
 	w.http = &http.Server{Handler: w.server.Handler(), ReadHeaderTimeout: time.Minute}
 	go func() { _ = w.http.Serve(listener) }() // ends with close
-	admin, err := sdk.New(sdk.Options{BaseURL: w.url, Key: w.server.AdminKey()})
-	if err != nil {
-		return err
+	if w.secret == "" {
+		admin, err := sdk.New(sdk.Options{BaseURL: w.url, Key: w.server.AdminKey()})
+		if err != nil {
+			return err
+		}
+		key, err := admin.CreateKey(ctx, sdk.CreateKey{Kind: workbench.KeyDirect, Name: "bench", Tenant: "bench", User: "bench"})
+		if err != nil {
+			return err
+		}
+		w.secret = key.Secret
 	}
-	key, err := admin.CreateKey(ctx, sdk.CreateKey{Kind: workbench.KeyDirect, Name: "bench", Tenant: "bench", User: "bench"})
-	if err != nil {
-		return err
-	}
-	w.secret = key.Secret
-	if w.client, err = sdk.New(sdk.Options{BaseURL: w.url, Key: w.secret}); err != nil {
-		return err
-	}
+	w.client, err = sdk.New(sdk.Options{BaseURL: w.url, Key: w.secret})
+	return err
+}
+
+// openLives brings one session per language to life.
+func (w *world) openLives(ctx context.Context) (err error) {
 	for _, l := range raced {
-		if w.live[l], err = w.openLive(ctx, l); err != nil {
+		if w.live[l], err = w.openLive(ctx, l, ""); err != nil {
 			return err
 		}
 		w.parts[l] = &parts{}
@@ -119,24 +134,45 @@ func (w *world) begin(ctx context.Context, o options) (err error) {
 }
 
 // openLive makes a session and its sandbox, which it finds out.
-func (w *world) openLive(ctx context.Context, l workbench.Language) (*liveSession, error) {
-	s, err := w.client.CreateAgentSession(ctx, sdk.CreateSession{Agent: "bench"})
+func (w *world) openLive(ctx context.Context, l workbench.Language, image string) (*liveSession, error) {
+	id, err := w.session(ctx, sdk.CreateSession{Image: image})
 	if err != nil {
 		return nil, err
 	}
 	if err := w.refilled(ctx); err != nil { // or the last one spoken to may be another
 		return nil, err
 	}
-	if _, err := w.hello(ctx, s.ID, l); err != nil {
+	if _, err := w.hello(ctx, id, l); err != nil {
 		return nil, err
 	}
 	if err := w.refilled(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := w.hello(ctx, s.ID, l); err != nil {
+	if _, err := w.hello(ctx, id, l); err != nil {
 		return nil, err
 	}
-	return &liveSession{id: s.ID, sandbox: w.driver.latest()}, nil
+	return &liveSession{id: id, sandbox: w.driver.latest()}, nil
+}
+
+// metrics is the server's own account.
+func (w *world) metrics(ctx context.Context) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := w.raw.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		return "", err
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("metrics: status %d", res.StatusCode)
+	}
+	return string(raw), nil
 }
 
 // refilled waits until no sandbox is being made ready.
@@ -144,24 +180,9 @@ func (w *world) refilled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+"/metrics", nil)
-		if err != nil {
+		ready, err := w.metric(ctx, "workbench_warm_sandboxes")
+		if err != nil || int(ready) == w.warm {
 			return err
-		}
-		res, err := w.raw.Do(req)
-		if err != nil {
-			return err
-		}
-		raw, err := io.ReadAll(res.Body)
-		res.Body.Close()
-		if err != nil {
-			return err
-		}
-		if res.StatusCode != http.StatusOK {
-			return fmt.Errorf("metrics: status %d", res.StatusCode)
-		}
-		if strings.Contains(string(raw), fmt.Sprintf("workbench_warm_sandboxes %d\n", warmSandboxes)) {
-			return nil
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
@@ -184,9 +205,9 @@ func (w *world) close() error {
 
 // submit posts a run and answers with its receipt: at once (wait 0, status
 // 202), or when it has ended.
-func (w *world) submit(ctx context.Context, session string, l workbench.Language, code string, wait time.Duration) (workbench.Receipt, error) {
+func (w *world) submit(ctx context.Context, session string, run sdk.CreateRun, wait time.Duration) (workbench.Receipt, error) {
 	var receipt workbench.Receipt
-	body, err := json.Marshal(sdk.CreateRun{Language: l, Code: code})
+	body, err := json.Marshal(run)
 	if err != nil {
 		return receipt, err
 	}
@@ -213,70 +234,6 @@ func (w *world) submit(ctx context.Context, session string, l workbench.Language
 		return receipt, fmt.Errorf("status %d: %s", res.StatusCode, answer)
 	}
 	return receipt, json.Unmarshal(answer, &receipt)
-}
-
-// hello runs a language's hello in a session.
-func (w *world) hello(ctx context.Context, session string, l workbench.Language) (workbench.Receipt, error) {
-	r, err := w.submit(ctx, session, l, hellos[l], time.Minute)
-	if err == nil && (r.Status != workbench.StatusSucceeded || r.Stdout == nil || *r.Stdout != helloText) {
-		err = fmt.Errorf("the run ended %s (%s) %s", r.Status, r.Reason, r.Message)
-	}
-	return r, err
-}
-
-// contenders are the ways through Workbench.
-func (w *world) contenders() []contender {
-	var all []contender
-	for _, l := range raced {
-		all = append(all, contender{name: nameLive, language: string(l), run: func(ctx context.Context) (time.Duration, error) {
-			began := time.Now()
-			r, err := w.hello(ctx, w.live[l].id, l)
-			took := time.Since(began)
-			w.parts[l].add(took, r)
-			return took, err
-		}})
-	}
-	for _, l := range raced {
-		all = append(all, contender{name: nameNext, language: string(l), few: true, run: func(ctx context.Context) (time.Duration, error) {
-			if _, err := w.hello(ctx, w.live[l].id, l); err != nil {
-				return 0, err
-			}
-			began := time.Now()
-			_, err := w.hello(ctx, w.live[l].id, l)
-			return time.Since(began), err
-		}})
-	}
-	for _, l := range raced {
-		all = append(all, contender{name: nameNew, language: string(l), few: true, run: func(ctx context.Context) (time.Duration, error) {
-			return w.newSession(ctx, l)
-		}})
-	}
-	return append(all, contender{name: nameAdmit, language: string(workbench.Bash), run: w.admission})
-}
-
-// newSession times a session's making and its first result.
-func (w *world) newSession(ctx context.Context, l workbench.Language) (time.Duration, error) {
-	began := time.Now()
-	s, err := w.client.CreateAgentSession(ctx, sdk.CreateSession{Agent: "bench"})
-	if err != nil {
-		return 0, err
-	}
-	_, err = w.hello(ctx, s.ID, l)
-	took := time.Since(began)
-	_, closeErr := w.client.CloseAgentSession(ctx, s.ID)
-	return took, errors.Join(err, closeErr)
-}
-
-// admission times a submission up to its 202.
-func (w *world) admission(ctx context.Context) (time.Duration, error) {
-	began := time.Now()
-	r, err := w.submit(ctx, w.live[workbench.Bash].id, workbench.Bash, hellos[workbench.Bash], 0)
-	took := time.Since(began)
-	if err != nil {
-		return 0, err
-	}
-	_, err = w.client.WaitForSessionRun(ctx, r.ID)
-	return took, err
 }
 
 // parts sums where the time of a session's runs went.

@@ -61,6 +61,7 @@ type Options struct {
 // Metrics is what the engine counts for operators.
 type Metrics interface {
 	RunEnded(language, status string, queued, ran time.Duration)
+	Committed(took time.Duration) // a workspace, after a run
 	SandboxStarted(outcome string, took time.Duration)
 	pool.Metrics
 	Live(sandboxes, running int)
@@ -289,6 +290,7 @@ func (e *Engine) loop(f func(context.Context), every time.Duration) {
 type noMetrics struct{}
 
 func (noMetrics) RunEnded(string, string, time.Duration, time.Duration) {}
+func (noMetrics) Committed(time.Duration)                               {}
 func (noMetrics) SandboxStarted(string, time.Duration)                  {}
 func (noMetrics) Claimed(bool)                                          {}
 func (noMetrics) Warm(int)                                              {}

@@ -125,7 +125,12 @@ func (x *execution) committed(ctx context.Context) (workspace.Committed, error) 
 	}
 	committing, done := x.within(ctx, startWithin)
 	defer done()
-	return x.commit(committing)
+	began := time.Now()
+	made, err := x.commit(committing)
+	if err == nil {
+		x.e.o.Metrics.Committed(time.Since(began))
+	}
+	return made, err
 }
 
 // settleWithout ends a step that left no workspace to commit.

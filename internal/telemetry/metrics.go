@@ -24,6 +24,7 @@ type Metrics struct {
 	runs      *prometheus.CounterVec
 	queued    prometheus.Histogram
 	ran       *prometheus.HistogramVec
+	committed prometheus.Histogram
 	starts    *prometheus.CounterVec
 	startTime *prometheus.HistogramVec
 	claims    *prometheus.CounterVec
@@ -51,6 +52,8 @@ func NewMetrics() *Metrics {
 			Help: "From admission to dispatch.", Buckets: fast}),
 		ran: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "run_seconds",
 			Help: "Wall time of user code, by language.", Buckets: long}, []string{"language"}),
+		committed: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Name: "commit_seconds",
+			Help: "From the end of user code until its sandbox had said what changed and that was stored; the settlement comes after.", Buckets: fast}),
 		starts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "sandbox_starts_total",
 			Help: "Sandboxes bound to a session, by outcome: claimed from the warm ones, started, restored with their memory, failed."}, []string{"outcome"}),
 		startTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "sandbox_start_seconds",
@@ -62,7 +65,7 @@ func NewMetrics() *Metrics {
 		running:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "runs_running", Help: "Runs that execute now."}),
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.requests, m.latency, m.bytesIn, m.bytesOut, m.streams, m.runs, m.queued, m.ran, m.starts, m.startTime,
+	registry.MustRegister(m.requests, m.latency, m.bytesIn, m.bytesOut, m.streams, m.runs, m.queued, m.ran, m.committed, m.starts, m.startTime,
 		m.claims, m.warm, m.sandboxes, m.running, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.Handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
@@ -85,6 +88,9 @@ func (m *Metrics) RunEnded(language, status string, queued, ran time.Duration) {
 	m.queued.Observe(queued.Seconds())
 	m.ran.WithLabelValues(language).Observe(ran.Seconds())
 }
+
+// Committed counts a workspace that was committed after a run.
+func (m *Metrics) Committed(took time.Duration) { m.committed.Observe(took.Seconds()) }
 
 // SandboxStarted counts a sandbox that a session got, or did not; outcome is
 // claimed, started or failed.

@@ -54,6 +54,7 @@ func TestMetrics(t *testing.T) {
 	m.Streams(-1)
 	m.RunEnded("python", "succeeded", 4*time.Millisecond, time.Second)
 	m.RunEnded("python", "timed_out", time.Millisecond, 30*time.Second)
+	m.Committed(250 * time.Millisecond)
 	m.SandboxStarted("ok", 200*time.Millisecond)
 	m.Live(3, 2)
 	rec := httptest.NewRecorder()
@@ -64,6 +65,7 @@ func TestMetrics(t *testing.T) {
 		`workbench_http_received_bytes_total 10`, `workbench_http_sent_bytes_total 2000`, `workbench_http_held_requests 1`,
 		`workbench_runs_total{language="python",status="succeeded"} 1`, `workbench_runs_total{language="python",status="timed_out"} 1`,
 		`workbench_run_seconds_sum{language="python"} 31`, `workbench_run_queue_seconds_count 2`,
+		`workbench_commit_seconds_sum 0.25`, `workbench_commit_seconds_count 1`,
 		`workbench_sandbox_starts_total{outcome="ok"} 1`, `workbench_sandboxes 3`, `workbench_runs_running 2`,
 	} {
 		if !strings.Contains(text, line+"\n") {
