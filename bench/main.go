@@ -88,7 +88,7 @@ func run(ctx context.Context, o options) (err error) {
 	res := result{Schema: schema, Date: time.Now().UTC().Truncate(time.Second)}
 	res.Host = describeHost(dir)
 
-	world, err := openWorld(ctx, o, filepath.Join(dir, "server"), setting{warm: warmSandboxes, suspendAfter: -1})
+	world, err := openWorld(ctx, o, filepath.Join(dir, "server"), setting{warm: warmSandboxes, suspendAfter: -1, watched: true})
 	if err != nil {
 		return err
 	}
@@ -116,14 +116,22 @@ func run(ctx context.Context, o options) (err error) {
 		res.Rows = append(res.Rows, peers.unmeasured...)
 		beyondHello(ctx, o, world, peers, dir, &res)
 	}
+	for _, row := range res.Rows {
+		if strings.HasPrefix(row.NotMeasured, failedRow) {
+			res.Failed = append(res.Failed, row.Name+", "+row.Language+": "+row.NotMeasured)
+		}
+	}
 	res.Split = world.split()
 	res.Host.LoadAfter = loadAverage()
 	res.judge()
 	fmt.Print(res.text())
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if o.out != "" && o.only == "" && o.skip == "" {
 		err = res.write(o.out)
 	}
-	return errors.Join(err, ctx.Err(), res.incomplete())
+	return errors.Join(err, res.incomplete())
 }
 
 // incomplete is an error if a part has no result.

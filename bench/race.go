@@ -87,11 +87,14 @@ func (r *racer) sample(ctx context.Context) {
 	}
 }
 
+// failedRow begins the words of a row whose contender is out.
+const failedRow = "failed: "
+
 func (r *racer) row() row {
 	row := rowOf(r.name, r.language, r.took)
 	row.Failed = r.failed
 	if r.out != nil {
-		row.NotMeasured = "failed: " + r.out.Error()
+		row.NotMeasured = failedRow + r.out.Error()
 	}
 	return row
 }

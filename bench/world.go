@@ -38,7 +38,7 @@ var raced = []workbench.Language{workbench.Python, workbench.JavaScript, workben
 type world struct {
 	server *server.Server
 	image  image.Image
-	driver *watched // the server's own, for measuring only
+	driver *watched // the server's own, for measuring only; nil unless its setting says so
 	http   *http.Server
 	url    string
 	client *sdk.Client
@@ -61,6 +61,7 @@ const warmSandboxes = 2
 type setting struct {
 	warm         int           // sandboxes kept ready
 	suspendAfter time.Duration // below 0: never
+	watched      bool          // its sandboxes are measured; none of them can be checkpointed
 	secret       string        // key made in an earlier world on the same directory; "" makes one
 }
 
@@ -74,17 +75,19 @@ func openWorld(ctx context.Context, o options, dir string, how setting) (*world,
 	}
 	w := &world{log: log, raw: sdk.DefaultHTTP(), warm: how.warm, secret: how.secret,
 		live: map[workbench.Language]*liveSession{}, parts: map[workbench.Language]*parts{}}
-	w.server, err = server.Open(ctx, server.Options{
+	settings := server.Options{
 		DataDir: dataIn(dir), Images: o.images, DefaultImage: o.image,
 		Runsc: filepath.Join(o.bin, "runsc"), Guest: filepath.Join(o.bin, "guest"),
 		Log:  slog.New(slog.NewTextHandler(log, nil)),
 		Warm: map[string]int{workbench.DefaultSize: how.warm}, SuspendAfter: how.suspendAfter,
-		WrapDriver: func(d sandbox.Driver) sandbox.Driver {
+	}
+	if how.watched {
+		settings.WrapDriver = func(d sandbox.Driver) sandbox.Driver {
 			w.driver = &watched{Driver: d, last: map[string]time.Time{}}
 			return w.driver
-		},
-	})
-	if err != nil {
+		}
+	}
+	if w.server, err = server.Open(ctx, settings); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
 	if err := w.begin(ctx, o); err != nil {
