@@ -288,3 +288,36 @@ func TestCellThatNeedsALivingInterpreter(t *testing.T) {
 		t.Fatalf("error %v, want context_lost", err)
 	}
 }
+
+// TestNothingWakesAContext: code that would have the kernel continue it between
+// two cells stands still all the same.
+func TestNothingWakesAContext(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		s.cell(t, "waker", workbench.Python, `
+import ctypes, fcntl, os, signal, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+event = (ctypes.c_int * 16)()
+event[2] = signal.SIGCONT
+timer = ctypes.c_void_p()
+every = (ctypes.c_long * 4)(0, 1_000_000, 0, 1_000_000)
+if libc.timer_create(1, event, ctypes.byref(timer)) == 0:
+    libc.timer_settime(timer, 0, every, None)
+def beat():
+    n = 0
+    while True:
+        n += 1
+        with open("beat.new", "w") as f: f.write(str(n))
+        os.rename("beat.new", "beat")
+        time.sleep(0.002)
+threading.Thread(target=beat, daemon=True).start()
+time.sleep(0.05)
+`).want(t, 0, "")
+		s.code(t, workbench.Python, `
+import time
+def read(): return open("beat").read()
+first = read()
+time.sleep(0.5)
+print(read() == first)
+`).want(t, 0, "True\n")
+	})
+}

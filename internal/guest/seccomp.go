@@ -64,6 +64,16 @@ func oneOf(n uint32, otherwise uint32, values ...uint32) bpfCode {
 	return append(bpfCode{arg(n)}, code...)
 }
 
+const fSetSig = 10 // F_SETSIG: the signal for a descriptor that is ready
+
+// noContinue refuses an operation that chooses a signal which the kernel sends
+// later, if the signal is SIGCONT: what stands still between two cells, or while
+// the workspace is read, would have itself woken.
+func noContinue(opArg, op, signalArg uint32) bpfCode {
+	chosen := append(bpfCode{arg(signalArg)}, equal(uint32(unix.SIGCONT), ret(retEPERM), ret(retAllow))...)
+	return append(bpfCode{arg(opArg)}, equal(op, chosen, ret(retAllow))...)
+}
+
 const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
 	unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
 
@@ -78,12 +88,17 @@ func checked() map[uintptr]bpfCode {
 		equal(unix.AF_UNIX, kinds, equal(unix.AF_INET, kinds, equal(unix.AF_INET6, kinds, equal(unix.AF_NETLINK, netlink,
 			ret(retErrno(unix.EAFNOSUPPORT))))))...)
 	const tiocLinux = 0x541c
+	// Nothing may have the kernel send SIGCONT: see noContinue.
+	clone := append(bpfCode{arg(0), stmt(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, 0xff)}, // the signal at the child's end
+		equal(uint32(unix.SIGCONT), ret(retEPERM), anyBit(0, newNamespaces))...)
 	return map[uintptr]bpfCode{
-		unix.SYS_CLONE:   anyBit(0, newNamespaces),
+		unix.SYS_CLONE:   clone,
 		unix.SYS_UNSHARE: anyBit(0, newNamespaces|unix.CLONE_NEWTIME),
 		unix.SYS_SOCKET:  socket,
 		unix.SYS_IOCTL: append(bpfCode{arg(1)}, equal(unix.TIOCSTI, ret(retEPERM), equal(tiocLinux, ret(retEPERM),
 			equal(unix.TIOCSETD, ret(retEPERM), ret(retAllow))))...),
+		unix.SYS_FCNTL:       noContinue(1, fSetSig, 2),
+		unix.SYS_PRCTL:       noContinue(0, unix.PR_SET_PDEATHSIG, 1),
 		unix.SYS_PERSONALITY: oneOf(0, retEPERM, 0, 0x0008, 0x20000, 0x40000, 0x20008, 0xffffffff),
 	}
 }
