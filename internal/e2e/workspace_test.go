@@ -372,3 +372,24 @@ func tarNames(t *testing.T, download func(io.Writer) error) []string {
 		}
 	}
 }
+
+// TestLiveFileThatCodeMayNotRead: it is refused like any other request, before
+// a part of an answer is out; without a sandbox it can be read.
+func TestLiveFileThatCodeMayNotRead(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	wantEnd(t, s.mustBash("echo x > shut; chmod 000 shut; seq 20000 > open"), workbench.StatusSucceeded, "")
+	run := s.mustSubmit(aside("echo begun; " + untilFile("stop")))
+	mustSay(t, s, run, "begun")
+	_, err := s.c.ReadWorkspaceFile(t.Context(), s.id, "shut")
+	if !workbench.HasCode(err, workbench.CodeForbidden) {
+		t.Errorf("a live file without rights: %v", err)
+	}
+	if got, err := s.c.ReadWorkspaceFile(t.Context(), s.id, "open"); err != nil || len(got) != 108894 || !bytes.HasSuffix(got, []byte("\n20000\n")) {
+		t.Errorf("a live file of several blocks: %d bytes, %v", len(got), err)
+	}
+	wantEnd(t, s.mustBash("touch stop"), workbench.StatusSucceeded, "")
+	s.mustWait(run)
+	if got, err := s.c.ReadWorkspaceFile(t.Context(), s.id, "shut"); err != nil || string(got) != "x\n" {
+		t.Errorf("as committed it is %q, %v", got, err)
+	}
+}

@@ -146,8 +146,19 @@ func openLive(ctx context.Context, wire *guestwire.Client, path string) (workben
 	if err := isFile(string(entry.Type)); err != nil {
 		return workbench.TreeEntry{}, nil, err
 	}
-	return liveEntry(entry), &liveContent{ctx: ctx, wire: wire, path: entry.Path, size: entry.Size}, nil
+	content := &liveContent{ctx: ctx, wire: wire, path: entry.Path, size: entry.Size}
+	if err := content.look(); err != nil {
+		_ = content.Close()
+		if workbench.HasCode(err, workbench.CodeNotFound) {
+			err = noSuchFile() // it has gone meanwhile
+		}
+		return workbench.TreeEntry{}, nil, err
+	}
+	return liveEntry(entry), content, nil
 }
+
+// lookBytes are read of a live file before anything is said of it.
+const lookBytes = 32 << 10
 
 // liveContent reads a file of a sandbox. It is for one goroutine.
 type liveContent struct {
@@ -157,8 +168,22 @@ type liveContent struct {
 	size int64
 	at   int64
 
-	from *io.PipeReader // of the stream that is open at at; nil without one
-	done chan struct{}  // closed when it has ended
+	first []byte         // what the file begins with, once it was looked at
+	from  *io.PipeReader // of the stream that is open; nil without one
+	next  int64          // where that goes on
+	done  chan struct{}  // closed when it has ended
+}
+
+// look reads the beginning: a file that code may not read, or that has gone, is
+// refused before a part of an answer is out.
+func (l *liveContent) look() error {
+	first := make([]byte, min(l.size, lookBytes))
+	n, err := io.ReadFull(l, first)
+	l.first, l.at = first[:n], 0
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
+	return err
 }
 
 // Read implements io.Reader.
@@ -166,9 +191,17 @@ func (l *liveContent) Read(p []byte) (int, error) {
 	if l.at >= l.size {
 		return 0, io.EOF
 	}
+	if l.at < int64(len(l.first)) {
+		n := copy(p, l.first[l.at:])
+		l.at += int64(n)
+		return n, nil
+	}
+	if l.next != l.at {
+		_ = l.Close()
+	}
 	if l.from == nil {
 		from, to := io.Pipe()
-		l.from, l.done = from, make(chan struct{})
+		l.from, l.next, l.done = from, l.at, make(chan struct{})
 		request, done := guestwire.ReadRequest{Path: l.path, Offset: l.at}, l.done
 		go func() {
 			defer close(done)
@@ -177,6 +210,7 @@ func (l *liveContent) Read(p []byte) (int, error) {
 	}
 	n, err := l.from.Read(p[:min(int64(len(p)), l.size-l.at)])
 	l.at += int64(n)
+	l.next = l.at
 	switch {
 	case l.at == l.size:
 		return n, io.EOF
@@ -197,10 +231,7 @@ func (l *liveContent) Seek(offset int64, whence int) (int64, error) {
 	if offset < 0 {
 		return 0, workbench.E(workbench.CodeOffsetInvalid, "the offset is negative")
 	}
-	if offset != l.at {
-		_ = l.Close()
-		l.at = offset
-	}
+	l.at = offset
 	return offset, nil
 }
 

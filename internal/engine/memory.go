@@ -64,10 +64,16 @@ func (e *Engine) forgetMemory(dir string) {
 }
 
 // comeBack gives a suspended session its sandbox as it was. It reports false
-// where its memory is gone. The caller holds c.mu and has loaded the head.
+// where its memory is gone. An error leaves the session suspended, with its
+// memory: what is only lacking now, a place for the sandbox above all, costs
+// nobody their variables. The caller holds c.mu and has loaded the head.
 func (c *compute) comeBack(ctx context.Context, s workbench.Session) (bool, error) {
+	if err := c.e.capacity.take(ctx); err != nil {
+		return false, err
+	}
 	kept, ok, err := c.e.o.Store.Resume(ctx, s.ID, c.epoch)
 	if err != nil {
+		c.e.capacity.give()
 		return false, err
 	}
 	c.generation, c.keep, c.tenant = s.Generation, s.KeepMemory, s.TenantID
@@ -83,6 +89,7 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (bool, erro
 	}
 	outcome := "restored"
 	if !ok {
+		c.e.capacity.give()
 		outcome = "failed"
 		c.memory, c.interpreters = kept.Memory, setOf(kept.Interpreters)
 		c.losing = workbench.LossSuspended
@@ -118,8 +125,9 @@ func setOf(names []string) map[string]bool {
 	return set
 }
 
-// restore has the driver start what the checkpoint holds.
-func (c *compute) restore(ctx context.Context, s workbench.Session, kept workbench.Checkpoint) (err error) {
+// restore has the driver start what the checkpoint holds, in a place that the
+// caller has taken.
+func (c *compute) restore(ctx context.Context, s workbench.Session, kept workbench.Checkpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	driver, can := c.e.o.Driver.(sandbox.Restorer)
@@ -138,14 +146,6 @@ func (c *compute) restore(ctx context.Context, s workbench.Session, kept workben
 	if err := c.e.o.Checkpoints.Open(ctx, c.binds(), kept.Blob, dir); err != nil {
 		return err
 	}
-	if err := c.e.capacity.take(ctx); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			c.e.capacity.give()
-		}
-	}()
 	box, err := driver.Restore(ctx, kind.Class, dir)
 	if err != nil {
 		return err
