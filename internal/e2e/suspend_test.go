@@ -247,3 +247,46 @@ func TestFilesChangeWhileMemoryIsKept(t *testing.T) {
 		t.Errorf("generation %d, notices %+v", r.Generation, r.Notices)
 	}
 }
+
+// A session whose return waits for a place, and a server that stops meanwhile:
+// the memory is still there for the next one.
+func TestReturnWithoutAPlaceKeepsTheMemory(t *testing.T) {
+	dir := t.TempDir()
+	small := func(o *server.Options) { o.MaxSandboxes = 1 }
+	w, err := open(dir, func(o *server.Options) { quick(o); small(o) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.mustUser(t, "acme", "ada")
+	mustOpen := func(keep bool) *session {
+		made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{KeepMemory: keep})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &session{t: t, c: c, id: made.ID}
+	}
+	cell := sdk.CreateRun{Language: workbench.Python, Code: "x = 41\nprint(x)", ContextID: "default"}
+	s, busy := mustOpen(true), mustOpen(false)
+	wantOut(t, s.mustRun(cell), "41\n")
+	s.mustSuspended()
+	mustSay(t, busy, busy.mustSubmit(aside("echo begun; sleep 600")), "begun")
+	cell.Code = "print(x + 1)"
+	back := s.mustSubmit(cell)
+	time.Sleep(500 * time.Millisecond) // its lane waits for the place that is taken
+	if err := w.close(); err != nil {
+		t.Log(err) // the run that sleeps is ended with the server
+	}
+	again, err := open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := again.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.c = again.mustUser(t, "acme", "ada")
+	wantEnd(t, s.mustWait(back), workbench.StatusSucceeded, "")
+	cell.Code = "print(x + 2)"
+	wantOut(t, s.mustRun(cell), "43\n")
+}
