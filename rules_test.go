@@ -34,7 +34,7 @@ var rooms = map[string][]string{
 	"internal/sandbox":    {"internal/guestwire"},
 	"internal/guestwire":  {},
 	"internal/guest":      {"internal/guestwire"},
-	"internal/engine":     {"internal/store", "internal/blob", "internal/seal", "internal/workspace", "internal/artifact", "internal/audit", "internal/identity", "internal/telemetry", "internal/image", "internal/sandbox", "internal/guestwire"},
+	"internal/engine":     {"internal/checkpoint", "internal/store", "internal/blob", "internal/seal", "internal/workspace", "internal/artifact", "internal/audit", "internal/identity", "internal/telemetry", "internal/image", "internal/sandbox", "internal/guestwire"},
 	"internal/verify":     {"internal/sandbox", "internal/guestwire", "internal/image", "internal/payload"},
 	"internal/api":        {"internal/engine", "internal/artifact", "internal/identity", "internal/audit", "internal/telemetry"},
 	"internal/server":     {"*"},

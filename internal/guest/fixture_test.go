@@ -47,6 +47,14 @@ func MustDriver(t testing.TB, kind oci.Kind) (sandbox.Driver, sandboxtest.Env) {
 	return d, env
 }
 
+// onEachPreloaded is onEach with an image that names what is loaded ahead.
+func onEachPreloaded(t *testing.T, f func(t *testing.T, s *session)) {
+	t.Helper()
+	for _, kind := range []oci.Kind{oci.Runsc, oci.Runc} {
+		t.Run(string(kind), func(t *testing.T) { f(t, MustSessionOf(t, kind, "standard")) })
+	}
+}
+
 // MustSession binds a sandbox of the standard size.
 func MustSession(t testing.TB, kind oci.Kind) *session {
 	t.Helper()

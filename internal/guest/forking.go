@@ -23,10 +23,11 @@ type zygoteCosts struct {
 // usualFork is the memory of a fork that waits, while none was measured.
 const usualFork = 3 << 20
 
-// mayFork reports whether a zygote can be: its memory must be told from code's,
+// mayFork reports whether a zygote can be: the image must name something to load
+// ahead, or a plain interpreter costs less; its memory must be told from code's;
 // and a guest that is broken on purpose shows its stages instead.
 func (p *spares) mayFork() bool {
-	return len(weakened) == 0 && !p.refused && slices.Contains(p.b.languages, workbench.Python) && (p.s.watch.own || p.s.watch.code != nil)
+	return len(weakened) == 0 && len(imports()) > 0 && !p.refused && slices.Contains(p.b.languages, workbench.Python) && (p.s.watch.own || p.s.watch.code != nil)
 }
 
 // load starts the zygote if it is missing and nothing runs, and lets one that
@@ -62,6 +63,35 @@ func (p *spares) measureGrowing() {
 	p.zygoteBytes = max(p.zygoteBytes, bytes)
 }
 
+// zygoteOf is what a fork has as a process before it runs anything; 0 where that
+// is not known. The caller holds mu.
+func (p *spares) zygoteOf(pr *process) int64 {
+	if p.zygote == nil || !p.s.watch.own {
+		return 0
+	}
+	p.zygote.mu.Lock()
+	defer p.zygote.mu.Unlock()
+	for number, child := range p.zygote.children {
+		if child == pr {
+			bytes, _ := ofProcess(strconv.FormatUint(number, 10))
+			return bytes
+		}
+	}
+	return 0
+}
+
+// zygoteNow is what the zygote has as a process; 0 without one.
+func (p *spares) zygoteNow() int64 {
+	p.mu.Lock()
+	z := p.zygote
+	p.mu.Unlock()
+	if z == nil || !p.s.watch.own {
+		return 0
+	}
+	bytes, _ := ofProcess(strconv.Itoa(z.pid))
+	return bytes
+}
+
 // holdUp keeps a zygote that is still loading from taking a run's time.
 func (p *spares) holdUp() {
 	if p.zygote != nil && p.loading {
@@ -81,12 +111,18 @@ func (p *spares) follow(z *zygote, before, runs int64) {
 	p.loading = false
 	if z.usable() {
 		p.forkBytes = z.bytes
+		if own, _ := ofProcess(strconv.Itoa(z.pid)); p.s.watch.own && own > 0 {
+			p.forkBytes = min(p.forkBytes, own) // without the pages of its files
+		}
 		p.zygoteBytes = z.bytes
 		if p.s.watch.own { // where a process's number has its files' pages as well
 			p.zygoteBytes = z.bytes / 2
 		}
 		if p.active == 0 && runs == p.s.runs.Load() {
 			p.zygoteBytes = max(0, p.s.watch.used()-before)
+			if own, _ := ofProcess(strconv.Itoa(z.pid)); p.s.watch.own && own > 0 {
+				p.zygoteBytes = min(p.zygoteBytes, own) // the kernel gives back late what loading took for a moment
+			}
 		}
 		delete(p.cost, workbench.Python) // of one that has loaded everything itself
 		p.leave(workbench.Python)

@@ -291,7 +291,7 @@ func (p *spares) start(lang workbench.Language) error {
 	p.kept[lang] = sp
 	p.mu.Unlock()
 
-	before, runs := p.s.watch.used(), p.s.runs.Load()
+	before, runs, grown := p.s.watch.used(), p.s.runs.Load(), p.zygoteNow()
 	err := sp.start(p, stage)
 	if err != nil {
 		p.mu.Lock()
@@ -306,13 +306,16 @@ func (p *spares) start(lang workbench.Language) error {
 	}
 	if sp.forked {
 		p.mu.Lock()
+		if own := p.zygoteOf(sp.process); own > 0 {
+			p.forkBytes = own
+		}
 		if !sp.known {
 			sp.bytes, sp.known = usualFork, true
 		}
 		p.mu.Unlock()
 	}
 	if runs == p.s.runs.Load() && running == 0 { // nothing else used memory meanwhile
-		cost := max(0, p.s.watch.used()-before)
+		cost := max(0, p.s.watch.used()-before-max(0, p.zygoteNow()-grown)) // a zygote that loads meanwhile is not its
 		p.mu.Lock()
 		if stage != nil {
 			cost += stage.bytes

@@ -473,10 +473,10 @@ func (w *watch) used() int64 {
 }
 
 // forkedPages is what gVisor itself uses up for each task of user code: it
-// copies a forked process's pages in larger pieces than the process touches, so
-// that 63 forked Pythons use 3.3 MiB each, where they have 1.3 MiB on Linux. The
+// copies a forked process's pages in pieces of 2 MiB, of which a forked Python
+// touches two or three, where it has 1.3 MiB of its own on Linux. The
 // host's bound on the sandbox has room for it.
-const forkedPages = 2 << 20
+const forkedPages = 4 << 20
 
 // tasksNow is how many tasks of user code there are, where the kernel tells.
 func (w *watch) tasksNow() int64 {

@@ -32,7 +32,7 @@ func (s *session) asFork(t testing.TB, source string) outcome {
 
 // TestForkHasNoRights: what a fork is to the kernel is what any program is.
 func TestForkHasNoRights(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onEachPreloaded(t, func(t *testing.T, s *session) {
 		s.asFork(t, "for l in open('/proc/self/status'):\n    if l.startswith(('Uid', 'Gid', 'Groups', 'Cap', 'NoNewPrivs', 'Seccomp:')): print(' '.join(l.split()))").want(t, 0,
 			"Uid: 1000 1000 1000 1000\nGid: 1000 1000 1000 1000\nGroups:\nCapInh: 0000000000000000\nCapPrm: 0000000000000000\nCapEff: 0000000000000000\nCapBnd: 0000000000000000\nCapAmb: 0000000000000000\nNoNewPrivs: 1\nSeccomp: 2\n")
 		s.asFork(t, `
@@ -49,7 +49,7 @@ for call in (lambda: os.setuid(0), lambda: os.setns(os.open("/proc/self/ns/pid",
 
 // TestForksDiffer: what is drawn by chance is another in each fork (ABUSE H113).
 func TestForksDiffer(t *testing.T) {
-	s := MustSession(t, oci.Runsc)
+	s := MustSessionOf(t, oci.Runsc, "standard")
 	const draw = `
 import multiprocessing, os, random, secrets, ssl, tempfile, uuid
 print(random.random(), secrets.token_hex(), uuid.uuid4(), uuid.uuid1().node, os.urandom(8), ssl.RAND_bytes(8), next(tempfile._get_candidate_names()), bytes(multiprocessing.current_process().authkey), sep="\n")`
@@ -66,7 +66,7 @@ print(random.random(), secrets.token_hex(), uuid.uuid4(), uuid.uuid1().node, os.
 
 // TestForksAreFresh: a program finds Python as it is when it has just started.
 func TestForksAreFresh(t *testing.T) {
-	s := MustSession(t, oci.Runsc)
+	s := MustSessionOf(t, oci.Runsc, "standard")
 	for _, c := range []languageCase{
 		{name: "arguments and names", source: "import sys\nprint(sys.argv, __name__, __file__, sys.path[0], sys.orig_argv[1:])", stdout: "['main.py'] __main__ /mnt/files/main.py /mnt/files ['/run/workbench/lib/driver.py']\n"},
 		{name: "environment", source: "import os\nprint(os.environ['HOME'], os.environ['TMPDIR'], os.path.expanduser('~'), 'PYTHONUSERBASE' in os.environ)", stdout: "/tmp/home /tmp /tmp/home False\n"},
@@ -108,7 +108,7 @@ func TestForksAreFresh(t *testing.T) {
 // TestWorkspaceComesFirst: a module of the workspace is found before one that a
 // fork has loaded, as by any Python.
 func TestWorkspaceComesFirst(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onEachPreloaded(t, func(t *testing.T, s *session) {
 		s.asFork(t, "import random\nprint(random.__file__)").want(t, 0, "/usr/lib/python3.13/random.py\n")
 		s.code(t, workbench.Bash, "echo 'print(\"mine\")' > random.py; mkdir -p csv json statistics; touch csv/__init__.py json/data.txt").want(t, 0, "")
 		time.Sleep(warm)
@@ -123,7 +123,7 @@ func TestWorkspaceComesFirst(t *testing.T) {
 
 // TestZygoteIsOutOfReach: code finds nothing of the process that forked it.
 func TestZygoteIsOutOfReach(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onEachPreloaded(t, func(t *testing.T, s *session) {
 		s.asFork(t, `
 import os, signal
 for pid in range(1, 400):

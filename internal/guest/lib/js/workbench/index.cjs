@@ -32,7 +32,7 @@ function turn(work, after) {
   const over = () => calls.delete(call);
   calls.add(call);
   call.then(over, over);
-  return call;
+  return call.then((value) => value); // whose failure is the caller's to look at
 }
 
 /** Resolves once no call is under way. */
@@ -154,7 +154,9 @@ function show(kind, data, { id, metadata } = {}) {
     }
     body = Buffer.from(JSON.stringify(content));
   }
-  return shown = turn(async () => exchange({ op: 'display', kind, size: body.length, id, metadata }, body), shown);
+  shown = turn(async () => exchange({ op: 'display', kind, size: body.length, id, metadata }, body), shown);
+  shown.catch(() => {}); // a program need not wait for what it shows
+  return shown;
 }
 
 /**
