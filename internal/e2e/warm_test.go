@@ -65,18 +65,27 @@ print(float(open("/proc/uptime").read().split()[0]) - started > 0.5)`
 func TestWarmSandboxes(t *testing.T) {
 	w := mustWorld(t, func(o *server.Options) { o.Warm = map[string]int{"standard": 1} })
 	c := w.mustUser(t, "acme", "ada")
-	for range 2 {
+	// The interpreter that waits is replaced once modules are loaded: one that a
+	// session finds at that very moment is young.
+	old, sessions := 0, 0.0
+	for old < 2 && sessions < 8 {
 		w.awaitWarm(t, 1)
-		time.Sleep(3 * time.Second) // for the interpreter
+		time.Sleep(3 * time.Second)
 		s := mustSessionOf(t, c, sdk.CreateSession{})
-		wantOut(t, s.mustPython(interpreterAge), "True\n")
+		sessions++
+		if text(s.mustPython(interpreterAge).Stdout) == "True\n" {
+			old++
+		}
 		wantOut(t, s.mustBash("ls -A /mnt/files /tmp | grep -v home; echo $?"), "/mnt/files:\n\n/tmp:\n0\n")
 	}
-	if hits := w.mustMetric(t, `workbench_warm_claims_total{outcome="hit"}`); hits != 2 {
-		t.Errorf("%v claims were hits, want 2", hits)
+	if old < 2 {
+		t.Errorf("%d of %v sessions found an interpreter that was there before them", old, sessions)
 	}
-	if claimed := w.mustMetric(t, `workbench_sandbox_starts_total{outcome="claimed"}`); claimed != 2 {
-		t.Errorf("%v sandboxes were claimed, want 2", claimed)
+	if hits := w.mustMetric(t, `workbench_warm_claims_total{outcome="hit"}`); hits != sessions {
+		t.Errorf("%v claims were hits, want %v", hits, sessions)
+	}
+	if claimed := w.mustMetric(t, `workbench_sandbox_starts_total{outcome="claimed"}`); claimed != sessions {
+		t.Errorf("%v sandboxes were claimed, want %v", claimed, sessions)
 	}
 }
 
