@@ -165,6 +165,7 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	reason := e.follow(ctx)
 	if reason == "" && e.s.watch.over() {
 		e.hit(workbench.LimitMemory)
+		e.oom.Do(func() { close(e.outOfMem) }) // the memory is its own until it is gone
 		reason = workbench.ReasonOutOfMemory
 		e.endGroup()
 	}

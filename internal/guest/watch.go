@@ -281,11 +281,11 @@ func (w *watch) stays(mark int64) bool {
 	return true
 }
 
-// For how long after an exec was ended for its memory another look is taken
+// For how long after an exec was ended for its memory other looks are taken
 // before one more is, and how many.
 const (
 	ebbTime  = 500 * time.Millisecond
-	ebbLooks = 5
+	ebbLooks = 100
 )
 
 // largest ends the exec whose group uses most, of those that there were when it

@@ -271,8 +271,8 @@ func TestHostIdentity(t *testing.T) {
 				}
 			}
 		}
-		if got := g.Ask("cat /proc/self/status"); !strings.Contains(got, `NoNewPrivs:\t1`) || !strings.Contains(got, `CapBnd:\t00000000002001e0`) {
-			t.Errorf("inside: want no_new_privs and the guest's five capabilities as the bound: %s", got)
+		if got := g.Ask("cat /proc/self/status"); !strings.Contains(got, `NoNewPrivs:\t1`) || !strings.Contains(got, `CapBnd:\t00000000002401e0`) {
+			t.Errorf("inside: want no_new_privs and the guest's six capabilities as the bound: %s", got)
 		}
 		if got := g.Ask("write /etc/planted"); got == "written" {
 			t.Error("inside: the root could be written")
