@@ -64,7 +64,7 @@ func (db *DB) Resume(ctx context.Context, sessionID string, epoch int64) (kept w
 			ok = kept.Generation == h.generation
 		}
 		t.notify(SessionTopic(h.id))
-		// The reference stays until the memory has been read: see DropMemory.
+		// The reference stays until the memory has been read and is dropped.
 		_, err = t.exec("UPDATE sessions SET suspended_at = 0, checkpoint = '' WHERE id = $1", h.id)
 		return err
 	})
@@ -85,12 +85,6 @@ func (db *DB) ReturnWithoutMemory(ctx context.Context, sessionID string, epoch i
 		return t.tell(s.ID, workbench.EventResumed, workbench.ResumedEvent{Generation: s.Generation}, micros(db.clock()))
 	})
 	return s, err
-}
-
-// DropMemory gives up the bytes of a session's kept memory, once nobody reads
-// them any more.
-func (db *DB) DropMemory(ctx context.Context, sessionID string) error {
-	return db.write(ctx, "drop_memory", func(t *tx) error { return t.dropMemory(sessionID) })
 }
 
 func (t *tx) dropMemory(sessionID string) error {
