@@ -244,6 +244,9 @@ func (e *execution) settle(k *kernel, alive bool, reason *workbench.Reason) bool
 		*reason, alive = workbench.ReasonOutOfMemory, false
 	}
 	if *reason == "" && e.over() {
+		if e.s.watch.victim(e) {
+			*reason = workbench.ReasonOutOfMemory
+		}
 		e.s.watch.left(e)
 	}
 	if alive {

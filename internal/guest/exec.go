@@ -163,7 +163,7 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	p.attach(e)
 	p.feed(cmd.control, e.r.Stdin)
 	reason := e.follow(ctx)
-	if reason == "" && e.s.watch.over() {
+	if reason == "" && (e.s.watch.victim(e) || e.s.watch.over()) {
 		e.hit(workbench.LimitMemory)
 		e.oom.Do(func() { close(e.outOfMem) }) // the memory is its own until it is gone
 		reason = workbench.ReasonOutOfMemory

@@ -170,8 +170,8 @@ func (w *watch) kernelKilled() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	more := false
-	for _, x := range w.execs {
-		if leaving {
+	for e, x := range w.execs {
+		if leaving && !e.isEnding() {
 			x.killed = n
 		}
 		more = more || n > x.killed
@@ -201,7 +201,10 @@ func (w *watch) round() {
 	if much {
 		w.s.spares.giveUp()
 	}
-	if killed || used > w.b.limits.MemoryBytes && w.sure() && w.stays(lowest) {
+	switch {
+	case killed && len(execs) > 1 && w.endsSoon(execs):
+		// The kernel chose already, and that exec accounts for it itself.
+	case killed || used > w.b.limits.MemoryBytes && w.sure() && w.stays(lowest):
 		w.largest(execs)
 	}
 	for _, e := range execs {
@@ -292,14 +295,8 @@ const (
 // was measured. If one of them has ended since, or is about to, the memory was
 // that one's: another look tells.
 func (w *watch) largest(execs []*execution) {
-	for _, e := range execs {
-		select {
-		case <-e.outOfMem:
-			return
-		case <-e.ended:
-			return
-		default:
-		}
+	if slices.ContainsFunc(execs, (*execution).isEnding) {
+		return
 	}
 	var worst *execution
 	most := int64(-1)
@@ -314,9 +311,38 @@ func (w *watch) largest(execs []*execution) {
 			worst, most = e, rss
 		}
 	}
-	if worst != nil {
+	if worst != nil && !slices.ContainsFunc(execs, (*execution).isEnding) {
 		worst.oom.Do(func() { close(worst.outOfMem) })
 	}
+}
+
+// isEnding reports whether the main process has ended, or is about to be ended
+// for its memory.
+func (e *execution) isEnding() bool {
+	select {
+	case <-e.outOfMem:
+		return true
+	case <-e.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// victimTime is for how long an exec from which the kernel took a process may go
+// on unnoticed if it was its main process.
+const victimTime = 100 * time.Millisecond
+
+// endsSoon waits for one of the execs to end by the kernel's hand: a killed
+// process uses nothing any more, so that measuring would find another.
+func (w *watch) endsSoon(execs []*execution) bool {
+	for range victimTime / glanceEvery {
+		if slices.ContainsFunc(execs, (*execution).isEnding) {
+			return true
+		}
+		time.Sleep(glanceEvery)
+	}
+	return false
 }
 
 // How many processes are counted, in all or in one round of so many.
@@ -398,11 +424,12 @@ func (w *watch) left(e *execution) {
 // look notes the limits that an exec has met when it ends.
 func (w *watch) look(e *execution) {
 	w.note(e)
-	if w.kernelKilled() {
-		e.hit(workbench.LimitMemory)
-	}
+	killed := w.kernelKilled()
 	w.mu.Lock()
 	x := w.execs[e]
+	if killed && x != nil && w.killed() > x.killed {
+		e.hit(workbench.LimitMemory)
+	}
 	w.mu.Unlock()
 	select {
 	case <-e.ended:
@@ -420,6 +447,27 @@ func (w *watch) look(e *execution) {
 			e.hit(name)
 		}
 	}
+}
+
+// victim reports whether the kernel ended the main process of an exec for
+// memory, now that it has ended. What the kernel has ended since the exec began
+// is then its own, and nobody else's.
+func (w *watch) victim(e *execution) bool {
+	n := w.killed()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := w.execs[e]
+	if x == nil || n <= x.killed {
+		return false
+	}
+	e.hit(workbench.LimitMemory)
+	if e.status.Signal() != unix.SIGKILL { // -1 if no signal ended it
+		return false
+	}
+	for _, other := range w.execs {
+		other.killed = n
+	}
+	return true
 }
 
 // refusals is how often the kernel refused user code a task.

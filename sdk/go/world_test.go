@@ -110,6 +110,9 @@ func (w *world) Authenticate(_ context.Context, bearer, tenant, endUser, group, 
 		Scopes: []workbench.Scope{workbench.ScopeExecute, workbench.ScopeRead}}, nil
 }
 
+// Active is of no use here: the sandboxes of this world do not go.
+func (w *world) Active(string) (done func()) { return func() {} }
+
 func (w *world) Audit(context.Context, workbench.AuditEntry) error { return nil }
 
 func (w *world) CreateSession(_ context.Context, _ workbench.Principal, r workbench.CreateSession) (workbench.Session, error) {
