@@ -436,11 +436,11 @@ func (c *compute) build(ctx context.Context, p workbench.Principal, s workbench.
 }
 
 // startOver begins a new generation whose workspace is the tree, and ends the
-// sandbox of the old one.
-func (c *compute) startOver(ctx context.Context, p workbench.Principal, s workbench.Session, made workspace.Committed) error {
+// sandbox of the old one. With a reason it cancels what waits to begin.
+func (c *compute) startOver(ctx context.Context, p workbench.Principal, s workbench.Session, made workspace.Committed, cancel workbench.Reason) error {
 	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: s.ID, TenantID: s.TenantID,
 		RunIDs: []string{}, Exclusive: true, CreatedAt: c.e.now()})
-	s, commit, err := c.e.o.Store.StartOver(ctx, p, s.ID, c.epoch, commit, made.Refs)
+	s, commit, err := c.e.o.Store.StartOver(ctx, p, s.ID, c.epoch, commit, made.Refs, cancel)
 	if err != nil {
 		return err
 	}

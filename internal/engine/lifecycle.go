@@ -178,13 +178,11 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 	// What follows happens whole, also when the caller has left meanwhile.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), 2*killWithin)
 	defer done()
-	err = c.startOver(ctx, p, s, made)
-	for again := 0; req.CancelActive && again < 20 && workbench.HasCode(err, workbench.CodeRunsActive); again++ {
-		// Submitted since the last cancel. None of them can have begun.
-		if _, err = e.o.Store.CancelSession(ctx, workbench.SystemPrincipal(), id, workbench.ReasonRestart, e.now()); err == nil {
-			err = c.startOver(ctx, p, s, made)
-		}
+	waiting := workbench.ReasonNone
+	if req.CancelActive { // submitted since the last cancel; none of it can have begun
+		waiting = workbench.ReasonRestart
 	}
+	err = c.startOver(ctx, p, s, made, waiting)
 	if err != nil {
 		c.gaveUp(ctx, err)
 		return workbench.Session{}, err

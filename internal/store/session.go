@@ -332,15 +332,22 @@ func (db *DB) BumpGeneration(ctx context.Context, p workbench.Principal, session
 
 // StartOver begins a new incarnation of an idle session's compute whose
 // workspace is the commit, whatever the head was: both or neither. refs are as
-// in Settlement.
+// in Settlement. With a reason, what waits to begin is cancelled for it first;
+// without one it is in the way.
 //
 // Errors: those of BumpGeneration, and conflict for a blob that was never
 // noted.
-func (db *DB) StartOver(ctx context.Context, p workbench.Principal, sessionID string, epoch int64, c workbench.Commit, refs []string) (workbench.Session, workbench.Commit, error) {
+func (db *DB) StartOver(ctx context.Context, p workbench.Principal, sessionID string, epoch int64, c workbench.Commit, refs []string, cancel workbench.Reason) (workbench.Session, workbench.Commit, error) {
 	var s workbench.Session
 	var made workbench.Commit
 	err := db.write(ctx, "start_over", func(t *tx) error {
-		var err error
+		_, err := t.lockSession(p, sessionID)
+		if err == nil && cancel != workbench.ReasonNone {
+			_, err = t.cancelUnfinished(sessionID, cancel, c.CreatedAt)
+		}
+		if err != nil {
+			return err
+		}
 		if s, err = t.bump(p, sessionID, epoch, true); err != nil {
 			return err
 		}

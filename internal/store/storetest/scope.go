@@ -157,7 +157,7 @@ func probeWrites(t *testing.T, db *store.DB, c caller, o owned, only ...string) 
 		"AddRevision":     second(db.AddRevision(ctx(t), c.p, workbench.Revision{SessionID: o.session.ID, CreatedAt: now}, nil, 0)),
 		"EndSession":      second(db.EndSession(ctx(t), c.p, o.session.ID, workbench.SessionClosed, now)),
 		"BumpGeneration":  second(db.BumpGeneration(ctx(t), c.p, o.session.ID, o.session.LeaseEpoch, false)),
-		"StartOver":       third(db.StartOver(ctx(t), c.p, o.session.ID, o.session.LeaseEpoch, workbench.Commit{ID: "cmt_none", CreatedAt: now}, nil)),
+		"StartOver":       third(db.StartOver(ctx(t), c.p, o.session.ID, o.session.LeaseEpoch, workbench.Commit{ID: "cmt_none", CreatedAt: now}, nil, "")),
 		"CancelSession":   second(db.CancelSession(ctx(t), c.p, o.session.ID, workbench.ReasonCancelled, now)),
 		"Admit":           third(db.Admit(ctx(t), c.p, o.w.admission(o.session.ID, "", "f"))),
 		"ReserveArtifact": db.ReserveArtifact(ctx(t), c.p, o.w.artifact(o.session, 1), store.Quota{}),

@@ -92,7 +92,7 @@ func testSessionLog(t *testing.T, open Open) {
 	equal(t, "globs of the first revision", len(first.KeepAtExpiry), 0)
 	_, err = w.BumpGeneration(ctx(t), w.ann, s.ID, epoch, false)
 	want(t, err, "")
-	_, _, err = w.StartOver(ctx(t), w.ann, s.ID, epoch, workbench.Commit{ID: "cmt_two", SessionID: s.ID, Root: "root2", ManifestID: w.mustBlob("m2"), CreatedAt: w.now}, []string{"m2"})
+	_, _, err = w.StartOver(ctx(t), w.ann, s.ID, epoch, workbench.Commit{ID: "cmt_two", SessionID: s.ID, Root: "root2", ManifestID: w.mustBlob("m2"), CreatedAt: w.now}, []string{"m2"}, "")
 	want(t, err, "")
 	want(t, w.AppendSessionEvent(ctx(t), s.ID, epoch, workbench.EventResumed, workbench.ResumedEvent{MemoryKept: true, Generation: 3}), "")
 	w.mustAdmit(w.ann, s.ID)

@@ -104,7 +104,7 @@ func moves(db *store.DB, p workbench.Principal) []move {
 			return err
 		}},
 		{"start_over", func(ctx context.Context) error {
-			_, _, err := db.StartOver(ctx, p, session, 1, workbench.Commit{ID: "cmt_3", Root: "r3", ManifestID: "blob", CreatedAt: now}, nil)
+			_, _, err := db.StartOver(ctx, p, session, 1, workbench.Commit{ID: "cmt_3", Root: "r3", ManifestID: "blob", CreatedAt: now}, nil, "")
 			return err
 		}},
 		{"admit again", func(ctx context.Context) error { return admit(ctx, queued) }},
