@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +44,40 @@ func TestCancelledWaiterTakesNoRoom(t *testing.T) {
 	wantOut(t, r, "x\n")
 	if r.Generation != 1 {
 		t.Errorf("generation %d: the sandbox made room for nothing", r.Generation)
+	}
+}
+
+// A run that waits for its turn is work: its session keeps its sandbox for it,
+// until the sandbox has to make room. Then the run has the session return.
+func TestWaiterKeepsItsSandbox(t *testing.T) {
+	w := mustWorld(t, func(o *server.Options) {
+		quick(o)
+		o.MaxRunning, o.MaxSandboxes, o.DefaultImage = 1, 2, "minimal"
+	})
+	c := w.mustUser(t, "acme", "ada")
+	busy, s, other := mustSessionOf(t, c, sdk.CreateSession{}), mustSessionOf(t, c, sdk.CreateSession{}), mustSessionOf(t, c, sdk.CreateSession{})
+	first := busy.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; " + untilFile("stop")})
+	mustSay(t, busy, first, "begun")
+	waiting := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "cat f"})
+	wantEnd(t, s.mustWait(s.mustSubmit(aside("echo t > f"))), workbench.StatusSucceeded, "")
+	time.Sleep(1500 * time.Millisecond)
+	got, err := s.c.AgentSession(t.Context(), s.id)
+	if err != nil || got.Suspended != nil {
+		t.Errorf("a session whose run waits is suspended: %+v, %v", got.Suspended, err)
+	}
+	wantEnd(t, other.mustWait(other.mustSubmit(aside("true"))), workbench.StatusSucceeded, "")
+	s.mustSuspended()
+	if _, err := c.WriteWorkspaceFile(t.Context(), busy.id, sdk.WriteFile{Path: "stop"}, strings.NewReader("")); err != nil {
+		t.Fatal(err)
+	}
+	wantEnd(t, busy.mustWait(first), workbench.StatusSucceeded, "")
+	r := s.mustWait(waiting)
+	wantOut(t, r, "t\n")
+	if r.Generation != 2 || len(r.Notices) != 1 || r.Notices[0].Code != workbench.NoticeMemoryLost {
+		t.Errorf("generation %d, notices %+v", r.Generation, r.Notices)
+	}
+	if all := w.log.tail(); strings.Contains(all, "msg=lane") {
+		t.Errorf("a lane failed:\n%s", all)
 	}
 }
 

@@ -59,7 +59,7 @@ type compute struct {
 	tenant     string // of the session, once it has a sandbox
 	binding    string // of box: what its guest is bound to
 
-	transfers atomic.Int32 // files of the session on their way: they keep it awake
+	transfers atomic.Int32 // files of the session on their way, and lanes at work: they keep it awake
 	idleSince atomic.Int64 // monotonic, see Engine.uptime; 0 while it works or has no sandbox
 
 	memory       string               // names what interpreters in box live in: that of its first sandbox

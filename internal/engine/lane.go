@@ -125,21 +125,15 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 		e.pause(5 * time.Millisecond)
 		return true, nil
 	}
+	// What waits here is work: the session is not suspended for want of it.
+	c.transfers.Add(1)
+	defer c.transfers.Add(-1)
 	c.mu.Lock()
-	err := c.lease(ctx)
-	if err == nil {
-		_, _, err = c.clear(ctx)
-	}
-	moved := c.gaveUp(ctx, err)
+	ours, again, err := c.own(ctx)
+	epoch := c.epoch
 	c.mu.Unlock()
-	if moved {
-		return true, nil // look again, as whoever has the lease now
-	}
-	if workbench.HasCode(err, workbench.CodeConflict) {
-		return false, nil // another server has the session
-	}
-	if err != nil {
-		return false, err
+	if !ours {
+		return again, err
 	}
 	run, ok, err := e.o.Store.NextQueued(ctx, c.id, name)
 	if err != nil || !ok {
@@ -150,8 +144,11 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 	if name == workbench.LaneBackground {
 		places = e.background
 	}
-	if err := places.acquire(ctx, run.TenantID); err != nil {
-		return false, nil // stopping
+	if !places.tryAcquire() {
+		c.last()
+		if err := places.acquire(ctx, run.TenantID); err != nil {
+			return false, nil // stopping
+		}
 	}
 	defer places.release()
 	if e.draining() {
@@ -159,7 +156,12 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if name == workbench.LaneBackground || time.Since(looked) > staleAfter {
+	// While it waited, the session may have made room for others, or gone
+	// elsewhere.
+	if ours, again, err := c.own(ctx); !ours {
+		return again, err
+	}
+	if name == workbench.LaneBackground || c.epoch != epoch || time.Since(looked) > staleAfter {
 		// Cancelled while it waited for its turn, it must cost nobody a sandbox;
 		// and another worker of the lane may have taken it.
 		if run, ok, err = e.o.Store.NextQueued(ctx, c.id, name); err != nil || !ok {
@@ -169,7 +171,6 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 	c.idleSince.Store(0)
 	e.capacity.markBusy(c)
 	err = e.execute(ctx, c, run)
-	c.dirty = c.dirty || err != nil
 	if c.gaveUp(ctx, err) {
 		return true, nil
 	}
@@ -182,6 +183,33 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 		c.drop(ctx) // one that died by itself gives its place back now, not with the next run
 	}
 	return true, err
+}
+
+// own makes the session this engine's, with nothing in flight that an earlier
+// failure left. Where it is not, again says whether to look at once. The caller
+// holds c.mu.
+func (c *compute) own(ctx context.Context) (ours, again bool, err error) {
+	err = c.lease(ctx)
+	if err == nil {
+		_, _, err = c.clear(ctx)
+	}
+	switch {
+	case c.gaveUp(ctx, err):
+		return false, true, nil // as whoever has the lease now
+	case workbench.HasCode(err, workbench.CodeConflict):
+		return false, false, nil // another server has the session
+	}
+	return err == nil, false, err
+}
+
+// last makes the session's idle sandbox the last that has to make room: a run
+// is about to wait for its turn, and needs it then.
+func (c *compute) last() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.idleSince.Load() != 0 {
+		c.e.capacity.markIdle(c)
+	}
 }
 
 // openSpec unseals what was submitted.

@@ -19,11 +19,25 @@ func newSlots(n int) *slots {
 	return &slots{max: n, free: n, waiting: map[string][]chan struct{}{}}
 }
 
+// tryAcquire takes a place if one is free that nobody waits for.
+func (s *slots) tryAcquire() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.takeLocked()
+}
+
+func (s *slots) takeLocked() bool {
+	if s.free == 0 || len(s.turn) > 0 {
+		return false
+	}
+	s.free--
+	return true
+}
+
 // acquire takes a place for the tenant, or returns the context's error.
 func (s *slots) acquire(ctx context.Context, tenant string) error {
 	s.mu.Lock()
-	if s.free > 0 && len(s.turn) == 0 {
-		s.free--
+	if s.takeLocked() {
 		s.mu.Unlock()
 		return nil
 	}
