@@ -3,12 +3,14 @@ package e2e_test
 import (
 	"database/sql"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	_ "modernc.org/sqlite" // the server's own database, looked at from outside
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/server"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
 
@@ -83,4 +85,40 @@ func TestSessionTakenOverIsGivenUp(t *testing.T) {
 		t.Errorf("generation %d, want 2", r.Generation)
 	}
 	w.mustTouch(t, "UPDATE engines SET seen_at = seen_at") // it has registered anew
+}
+
+// What cannot be read before a run has left costs the session nothing: the run
+// stays queued, and finds its sandbox as it was.
+func TestReadThatFailsBeforeARunCostsNothing(t *testing.T) {
+	w := mustWorld(t, func(o *server.Options) { o.DefaultImage = "minimal" })
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	cell := sdk.CreateRun{Language: workbench.Bash, Code: "x=41; echo $x", ContextID: "default"}
+	wantOut(t, s.mustRun(cell), "41\n")
+	db := w.mustDatabase(t)
+	defer db.Close()
+	mustExec := func(statement string) {
+		t.Helper()
+		if _, err := db.Exec(statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blocked := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: untilFile("stop")})
+	cell.Code = "echo $((x + 1))"
+	next := s.mustSubmit(cell)
+	mustExec("ALTER TABLE contexts RENAME TO contexts_elsewhere")
+	if _, err := s.c.WriteWorkspaceFile(t.Context(), s.id, sdk.WriteFile{Path: "stop"}, strings.NewReader("")); err != nil {
+		t.Fatal(err)
+	}
+	s.mustWait(blocked)
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(w.log.tail(), "msg=lane"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing failed")
+		}
+	}
+	mustExec("ALTER TABLE contexts_elsewhere RENAME TO contexts")
+	r := s.mustWait(next)
+	wantOut(t, r, "42\n")
+	if r.Generation != 1 || len(r.Notices) > 0 {
+		t.Errorf("generation %d, notices %+v", r.Generation, r.Notices)
+	}
 }

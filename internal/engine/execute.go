@@ -53,8 +53,8 @@ type execution struct {
 
 // execute takes a queued run to its terminal status. The caller holds c.mu,
 // which others get while the code runs. An error means that the run is not
-// settled: it stays queued, or, once dispatched, is settled as unknown by
-// whoever recovers it.
+// settled: it stays queued, or, once dispatched, c is dirty and it is settled as
+// unknown by whoever recovers it.
 func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) error {
 	s, err := e.o.Store.Session(ctx, workbench.SystemPrincipal(), run.SessionID)
 	if err != nil {
@@ -121,10 +121,11 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	c.mu.Unlock()
 	end, err := x.carry(ctx)
 	c.mu.Lock()
-	if err != nil {
-		return err
+	if err == nil {
+		err = end(ctx)
 	}
-	return end(ctx)
+	c.dirty = c.dirty || err != nil
+	return err
 }
 
 // tellMemory says on the receipt what became of the memory of earlier runs.
@@ -223,10 +224,12 @@ func (x *execution) dispatch(ctx context.Context) (bool, error) {
 		_, err = x.e.o.Store.RequestCancel(ctx, workbench.SystemPrincipal(), x.run.ID, why, x.e.now())
 		return false, err
 	}
-	if err == nil {
-		x.c.known = x.c.generation
+	if err != nil {
+		x.c.dirty = true // it may be written all the same
+		return false, err
 	}
-	return err == nil, err
+	x.c.known = x.c.generation
+	return true, nil
 }
 
 // carry hands the code to the guest and follows it to its end. It returns what
