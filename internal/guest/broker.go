@@ -216,7 +216,7 @@ func (b *broker) answer(c *net.UnixConn) {
 	} else if len(result) == 0 {
 		a.Result = json.RawMessage("null")
 	}
-	raw, _ := json.Marshal(a) // cannot fail: the result is valid JSON
+	raw, _ := guestwire.Marshal(a) // cannot fail: the result is valid JSON
 	_ = c.SetWriteDeadline(time.Now().Add(brokerIdle))
 	_, _ = c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)) // the caller may have gone
 }
@@ -272,7 +272,7 @@ func (b *broker) carryOut(call brokerCall, c *net.UnixConn) (json.RawMessage, er
 
 // pass asks the host.
 func (b *broker) pass(op string, args any, size int64, content io.Reader) (json.RawMessage, error) {
-	raw, err := json.Marshal(args)
+	raw, err := guestwire.Marshal(args)
 	if err != nil {
 		return nil, err
 	}

@@ -210,6 +210,16 @@ func TestHelper(t *testing.T) {
 			}
 			o = s.code(t, workbench.Python, "try: workbench.result('x' * 300_000)\nexcept workbench.WorkbenchError as e: print(e.code, e.hint)")
 			o.want(t, 0, "body_too_large save it as a file instead\n")
+			const html = 50_000 // of them have 250 KB, and more than 1 MB where each < is escaped
+			want := `{"html":"` + strings.Repeat("<td>&", html) + `"}`
+			o = s.code(t, workbench.Python, fmt.Sprintf("workbench.result({'html': '<td>&' * %d})", html))
+			if o.want(t, 0, ""); o.result != want {
+				t.Errorf("a table of %d bytes came with %d: %s", len(want), len(o.result), clip(o.result))
+			}
+			o = s.code(t, workbench.Bash, fmt.Sprintf(`{ printf '{"html":"'; yes '<td>&' | head -n %d | tr -d '\n'; printf '"}'; } | workbench result -`, html))
+			if o.want(t, 0, ""); o.result != want {
+				t.Errorf("of a shell %d bytes came: %s", len(o.result), clip(o.result))
+			}
 		})
 		t.Run("tools are not there yet", func(t *testing.T) {
 			s.code(t, workbench.Python, "try: workbench.call('x', {})\nexcept workbench.WorkbenchError as e: print(e.code)").want(t, 0, "not_built\n")

@@ -87,7 +87,7 @@ func setResult(value string) int {
 // exchange makes one call over the run's socket.
 func exchange(call brokerCall) (json.RawMessage, error) {
 	call.Token = os.Getenv("WORKBENCH_TOKEN")
-	raw, err := json.Marshal(call)
+	raw, err := guestwire.Marshal(call)
 	if err != nil {
 		return nil, err
 	}

@@ -283,8 +283,11 @@ type callBody struct {
 // call answers one call of code through its exec's handler.
 func (c *Client) call(ch *channel) (any, error) {
 	var b callBody
-	if err := decode(ch.body, &b); err != nil || !validOp(b.Op) || len(b.Args) > MaxCallArgs || b.Size < -1 || b.Size > MaxTreeBytes {
+	if err := decode(ch.body, &b); err != nil || !validOp(b.Op) || b.Size < -1 || b.Size > MaxTreeBytes {
 		return nil, c.broken(violation("call out of bounds"))
+	}
+	if err := checkArgs(b.Args); err != nil {
+		return nil, err
 	}
 	c.mu.Lock()
 	e := c.execs[b.Exec]

@@ -415,6 +415,78 @@ func TestCallsOfCode(t *testing.T) {
 	}
 }
 
+// What a call says arrives as it was said, and a bound counts that.
+func TestCallsAsLargeAsTheyMayBe(t *testing.T) {
+	html := json.RawMessage(`{"value":"` + strings.Repeat("<td>&", 60_000) + `"}`)
+	errs := make(chan error, 3)
+	c := MustServe(t, &scriptedGuest{program: func(ctx context.Context, _ guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		for _, args := range []json.RawMessage{html, json.RawMessage(`"` + strings.Repeat("x", guestwire.MaxCallArgs) + `"`), json.RawMessage(`"after"`)} {
+			_, err := x.Call(ctx, "result", args, -1, nil)
+			errs <- err
+		}
+		return guestwire.ExecResult{}
+	}})()
+	MustBind(t, c)
+	h := newRecorder()
+	var got []string
+	h.onCall = func(_ context.Context, call guestwire.BrokerCall) (json.RawMessage, error) {
+		got = append(got, string(call.Args))
+		return nil, nil
+	}
+	e, err := c.Exec(t.Context(), request("e1"), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if first, second, third := <-errs, <-errs, <-errs; first != nil || !workbench.HasCode(second, workbench.CodeBodyTooLarge) || third != nil {
+		t.Errorf("%v, %v, %v", first, second, third)
+	}
+	if len(got) != 2 || got[0] != string(html) || got[1] != `"after"` {
+		t.Errorf("%d calls arrived", len(got))
+	}
+}
+
+// The host's handlers of calls that were given up may take their time: whoever
+// comes next is no violation.
+func TestCallsAfterOthersWereGivenUp(t *testing.T) {
+	under, release := make(chan struct{}, guestwire.MaxCalls), make(chan struct{})
+	var last error
+	c := MustServe(t, &scriptedGuest{program: func(ctx context.Context, _ guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		short, giveUp := context.WithCancel(ctx)
+		var calls sync.WaitGroup
+		for range guestwire.MaxCalls {
+			calls.Go(func() { _, _ = x.Call(short, "slow", json.RawMessage(`{}`), -1, nil) })
+		}
+		for range guestwire.MaxCalls {
+			<-under
+		}
+		giveUp()
+		calls.Wait()
+		_, last = x.Call(ctx, "quick", json.RawMessage(`{}`), -1, nil)
+		return guestwire.ExecResult{}
+	}})()
+	MustBind(t, c)
+	h := newRecorder()
+	h.onCall = func(_ context.Context, call guestwire.BrokerCall) (json.RawMessage, error) {
+		if call.Op == "slow" {
+			under <- struct{}{}
+			<-release
+		}
+		return nil, nil
+	}
+	e, err := c.Exec(t.Context(), request("e1"), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = e.Wait(t.Context())
+	close(release)
+	if err != nil || last != nil {
+		t.Errorf("%v, %v", err, last)
+	}
+}
+
 func TestRefusedBeforeItStarted(t *testing.T) {
 	c := MustServe(t, &scriptedGuest{})()
 	r := request("e1")

@@ -149,6 +149,14 @@ func TestViolationsOfAGuest(t *testing.T) {
 			}
 			return b
 		},
+		"too many calls that were given up": func(ch uint32) []byte {
+			b := started(ch)
+			for i := range uint32(80) {
+				b = append(b, rawFrame(fOpen, 0, 2+2*i, []byte(`{"op":"call","body":{"exec":"e1","op":"save","size":5}}`))...)
+				b = append(b, rawFrame(fCancel, 0, 2+2*i, nil)...)
+			}
+			return b
+		},
 		"a window and more": func(ch uint32) []byte {
 			b := started(ch)
 			for i := range 40 {
@@ -166,7 +174,11 @@ func TestViolationsOfAGuest(t *testing.T) {
 			h := newRecorder()
 			h.hold = make(chan struct{})
 			defer close(h.hold)
-			h.onCall = func(ctx ctxt, _ guestwire.BrokerCall) (json.RawMessage, error) { <-ctx.Done(); return nil, nil }
+			h.onCall = func(ctx ctxt, _ guestwire.BrokerCall) (json.RawMessage, error) {
+				<-ctx.Done()
+				<-h.hold
+				return nil, nil
+			}
 			if e, err := c.Exec(t.Context(), request("e1"), h); err == nil {
 				go func() { _, _ = e.Wait(t.Context()) }()
 			}

@@ -34,13 +34,14 @@ type link struct {
 	out        *frameWriter
 	host       bool
 	operations map[string]operation
-	maxOpened  int // channels the peer may have open
+	maxOpened  int // channels the peer may have open; handlers of those that it gave up may linger
 
 	mu       sync.Mutex
 	channels map[uint32]*channel
 	nextID   uint32
 	peerID   uint32 // highest id the peer opened
-	opened   int
+	opened   int    // channels of the peer that it has not given up
+	running  int    // handlers of the peer's channels that have not returned
 	// droppable is how many bytes for channels that this end gave up may still
 	// arrive. More is a violation: such a flood costs the host time.
 	droppable int64
@@ -64,6 +65,7 @@ type channel struct {
 	cancel context.CancelCauseFunc
 	in     [streamCount]*inbound
 	out    [streamCount]acknowledged
+	gaveUp bool                        // the peer did; guarded by l.mu
 	event  func(json.RawMessage) error // own channels; called by the reader, must not wait
 	answer chan answer                 // own channels
 }
@@ -177,6 +179,12 @@ func (l *link) dispatch(f frame) error {
 		if ch.own {
 			return violation("cancel of another's channel")
 		}
+		l.mu.Lock()
+		if !ch.gaveUp { // the peer may open another from here on
+			ch.gaveUp = true
+			l.opened--
+		}
+		l.mu.Unlock()
 		ch.cancel(workbench.E(workbench.CodeCancelled, "the request was given up"))
 		return nil
 	default: // about a stream
@@ -217,6 +225,10 @@ func (l *link) find(f frame) (*channel, error) {
 	return nil, nil
 }
 
+// lingering is how many times as many handlers may run as the peer may have
+// channels open: one whose channel was given up takes some time to return.
+const lingering = 4
+
 // accept begins a channel that the peer opened.
 func (l *link) accept(f frame) error {
 	var o open
@@ -233,11 +245,12 @@ func (l *link) accept(f frame) error {
 		return violation("channel %d opened", f.channel)
 	}
 	l.peerID = f.channel
-	if l.opened >= l.maxOpened {
+	if l.opened >= l.maxOpened || l.running >= lingering*l.maxOpened {
 		l.mu.Unlock()
 		return violation("more than %d channels", l.maxOpened)
 	}
 	l.opened++
+	l.running++
 	ch := &channel{l: l, id: f.channel, op: o.Op, body: o.Body}
 	ch.ctx, ch.cancel = context.WithCancelCause(l.ctx)
 	for _, s := range op.in {
@@ -263,13 +276,16 @@ func (l *link) run(ch *channel, op operation) {
 	stop()
 	l.mu.Lock()
 	delete(l.channels, ch.id)
-	l.opened--
+	l.running--
+	if !ch.gaveUp {
+		l.opened--
+	}
 	l.droppable += streamCount*Window + MaxControl
 	l.mu.Unlock()
 	ch.cancel(context.Canceled)
 	if err == nil {
 		var raw []byte
-		if raw, err = json.Marshal(reply); err == nil && len(raw) > MaxControl {
+		if raw, err = Marshal(reply); err == nil && len(raw) > MaxControl {
 			err = workbench.E(workbench.CodeInternal, "the answer has %d bytes", len(raw))
 		}
 		if err == nil {
@@ -277,7 +293,7 @@ func (l *link) run(ch *channel, op operation) {
 			return
 		}
 	}
-	raw, _ := json.Marshal(toWire(err)) // cannot fail: strings
+	raw, _ := Marshal(toWire(err)) // cannot fail: strings
 	_ = l.out.write(frameFail, 0, ch.id, raw, nil)
 }
 
@@ -344,11 +360,11 @@ func (l *link) drop(ch *channel, more int64) {
 
 // request opens a channel. from gives the offsets inbound streams begin at.
 func (l *link) request(op string, body any, in, out []uint8, from map[uint8]int64, event func(json.RawMessage) error) (*channel, error) {
-	raw, err := json.Marshal(body)
+	raw, err := Marshal(body)
 	if err != nil {
 		return nil, workbench.E(workbench.CodeInternal, "the request could not be encoded").Caused(err)
 	}
-	raw, _ = json.Marshal(open{Op: op, Body: raw}) // cannot fail: raw is JSON
+	raw, _ = Marshal(open{Op: op, Body: raw}) // cannot fail: raw is JSON
 	if len(raw) > MaxControl {
 		return nil, workbench.E(workbench.CodeInvalidRequest, "the request has %d bytes, %d are allowed", len(raw), MaxControl)
 	}
@@ -450,6 +466,18 @@ func (l *link) pong(f frame) error {
 	delete(l.pings, uint64(at))
 	close(c)
 	return nil
+}
+
+// Marshal is json.Marshal that leaves <, > and & as they are: in calls of code a
+// bound counts what the code said, and HTML would have six bytes for each.
+func Marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
 // decode reads exactly one JSON value.

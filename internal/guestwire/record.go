@@ -2,7 +2,6 @@ package guestwire
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +17,7 @@ type recordWriter struct{ w io.Writer }
 
 // write writes one entry and exactly e.Size bytes of content when it has one.
 func (rw recordWriter) write(e Entry, content io.Reader) error {
-	raw, err := json.Marshal(e)
+	raw, err := Marshal(e)
 	if err != nil {
 		return err
 	}

@@ -54,10 +54,13 @@ func (x *Running) drop() {
 }
 
 // Call passes a call of code to the host and returns its reply. content, when
-// size is not negative, must give exactly size bytes. Codes: unavailable (no
-// host is connected, or it went away: whether it acted is unknown), and the
-// host's own.
+// size is not negative, must give exactly size bytes. Codes: body_too_large (the
+// arguments have more than MaxCallArgs bytes), unavailable (no host is connected,
+// or it went away: whether it acted is unknown), and the host's own.
 func (x *Running) Call(ctx context.Context, op string, args json.RawMessage, size int64, content io.Reader) (json.RawMessage, error) {
+	if err := checkArgs(args); err != nil {
+		return nil, err
+	}
 	select {
 	case x.s.calls <- struct{}{}:
 		defer func() { <-x.s.calls }()
@@ -102,6 +105,14 @@ func (x *Running) Call(ctx context.Context, op string, args json.RawMessage, siz
 		return nil, workbench.E(workbench.CodeInternal, "the reply has %d bytes", len(reply))
 	}
 	return reply, nil
+}
+
+func checkArgs(args json.RawMessage) error {
+	if len(args) > MaxCallArgs {
+		return workbench.E(workbench.CodeBodyTooLarge, "the call has %d bytes, %d are allowed", len(args), MaxCallArgs).
+			WithHint("save a file instead")
+	}
+	return nil
 }
 
 // exec starts an exec and follows it for the host that asked.
