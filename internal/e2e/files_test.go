@@ -351,3 +351,28 @@ func TestSelectionInTheWayOfTheWorkspace(t *testing.T) {
 	}
 	wantOut(t, s.mustBash("ls"), "data\nlink\nplain\n")
 }
+
+// Selected files that cannot be placed cost the session nothing: what was placed
+// before is taken back, variables stay, and what runs beside goes on.
+func TestSelectionThatFailsCostsNothing(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	file := s.mustUpload("input.txt", "hello")
+	cell := sdk.CreateRun{Language: workbench.Bash, Code: "x=41; mkdir data; echo mine > old; echo $x", ContextID: "default"}
+	before := s.mustRun(cell)
+	wantOut(t, before, "41\n")
+	misplaced := sdk.CreateRun{Language: workbench.Bash, Code: "echo ran", Artifacts: []workbench.ArtifactSelect{
+		{ID: file.ID, Path: "new/in.txt"}, {ID: file.ID, Path: "old"}, {ID: file.ID, Path: "data"}}}
+	wantEnd(t, s.mustRun(misplaced), workbench.StatusFailed, workbench.ReasonSelection)
+	cell.Code = "echo $((x + 1)); cat old; ls"
+	r := s.mustRun(cell)
+	wantOut(t, r, "42\nmine\ndata\nold\n")
+	if r.InputRoot != before.OutputRoot || r.Generation != 1 || len(r.Notices) > 0 {
+		t.Errorf("input %s, want %s; generation %d, notices %+v", r.InputRoot, before.OutputRoot, r.Generation, r.Notices)
+	}
+	aside := s.mustSubmit(aside("echo begun; " + untilFile("stop") + "echo done"))
+	mustSay(t, s, aside, "begun")
+	wantEnd(t, s.mustRun(misplaced), workbench.StatusFailed, workbench.ReasonSelection)
+	cell.Code = "echo $((x + 2)); touch stop"
+	wantOut(t, s.mustRun(cell), "43\n")
+	wantOut(t, s.mustWait(aside), "begun\ndone\n")
+}

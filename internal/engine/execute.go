@@ -98,14 +98,7 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	err = x.place(placing)
 	placed()
 	if err != nil {
-		c.drop(ctx) // what was placed is not committed
-		if x.stopped != workbench.ReasonNone {
-			return nil
-		}
-		if workbench.ClassOf(workbench.CodeOf(err)).HTTP >= 500 {
-			return x.refuse(ctx, workbench.ReasonInfrastructure, err)
-		}
-		return x.refuse(ctx, workbench.ReasonSelection, x.misplaced(err))
+		return x.unplaced(ctx, err)
 	}
 	dispatched, err := x.dispatch(ctx)
 	if err != nil || !dispatched {
@@ -159,6 +152,29 @@ func (x *execution) refuse(ctx context.Context, why workbench.Reason, cause erro
 	return x.e.stubbornly(ctx, "refuse", func() error {
 		return x.e.o.Store.Settle(ctx, store.Settlement{Run: x.run, Epoch: x.c.epoch, Generation: x.generation()})
 	}, x.e.terminal(x.run.ID))
+}
+
+// unplaced settles a run whose selected files could not be placed. Those that
+// were placed are taken back; a sandbox that does not let them go is given up.
+func (x *execution) unplaced(ctx context.Context, err error) error {
+	if x.stopped == workbench.ReasonNone && !lost(err) && x.c.live() {
+		undoing, undone := x.within(ctx, startWithin)
+		undo := x.c.takeBack(undoing, x.s)
+		undone()
+		if undo != nil {
+			x.e.log.Warn("sandbox given up: selected files could not be taken back", "run", x.run.ID, "err", undo)
+			x.c.drop(ctx)
+		}
+	} else {
+		x.c.drop(ctx) // what was placed is not committed
+	}
+	if x.stopped != workbench.ReasonNone {
+		return nil
+	}
+	if workbench.ClassOf(workbench.CodeOf(err)).HTTP >= 500 {
+		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
+	}
+	return x.refuse(ctx, workbench.ReasonSelection, x.misplaced(err))
 }
 
 // misplaced says which selected file is in whose way. What the sandbox says of

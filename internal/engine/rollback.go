@@ -87,7 +87,7 @@ func (c *compute) rollBack(ctx context.Context, s workbench.Session, target work
 		return memory, err
 	}
 	if memory == workbench.MemoryKept {
-		if err := c.revert(ctx, s, to); err != nil {
+		if err := c.revert(ctx, s, c.tree, to); err != nil {
 			c.e.log.Warn("sandbox given up: it could not be brought to an earlier commit", "session", s.ID, "sandbox", c.box.ID(), "err", err)
 			c.dropFor(ctx, workbench.LossSandbox)
 			memory = workbench.MemoryLost
@@ -98,10 +98,10 @@ func (c *compute) rollBack(ctx context.Context, s workbench.Session, target work
 }
 
 // revert brings the sandbox from the tree it has to another.
-func (c *compute) revert(ctx context.Context, s workbench.Session, to workspace.Tree) error {
+func (c *compute) revert(ctx context.Context, s workbench.Session, from, to workspace.Tree) error {
 	ctx, cancel := context.WithTimeout(ctx, startWithin-10*time.Second)
 	defer cancel()
-	r := reverting{e: c.e, tenantID: s.TenantID, from: c.tree, to: to}
+	r := reverting{e: c.e, tenantID: s.TenantID, from: from, to: to}
 	if err := r.inSandbox(ctx, c.wire); err != nil {
 		return err
 	}
@@ -110,4 +110,22 @@ func (c *compute) revert(ctx context.Context, s workbench.Session, to workspace.
 		err = workbench.E(workbench.CodeGuestProtocol, "the sandbox has another tree than it was given")
 	}
 	return err
+}
+
+// takeBack undoes a change of the workspace that was made by halves, so that it
+// is the last commit again. While code runs, what changes by it cannot be told
+// from that: then what is there is committed. The caller holds c.mu.
+func (c *compute) takeBack(ctx context.Context, s workbench.Session) error {
+	c.base = "" // the sandbox and the commit may differ: the scan tells all
+	made, _, err := c.scan(ctx, s)
+	switch {
+	case err != nil:
+		return err
+	case len(c.out) > 0:
+		return c.record(ctx, s, made)
+	case made.Tree.Root() == c.tree.Root():
+		return nil
+	}
+	c.base = "" // what was scanned is no tree that the engine goes on with
+	return c.revert(ctx, s, made.Tree, c.tree)
 }

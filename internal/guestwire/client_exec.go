@@ -309,6 +309,9 @@ func (c *Client) Scan(ctx context.Context, r ScanRequest, sink ScanSink) (ScanRe
 	if err := ch.wait(ctx, &res); err != nil {
 		return ScanResult{}, err
 	}
+	if r.Base == "" && !res.Complete {
+		return ScanResult{}, c.broken(violation("a part of a scan, where there is no base"))
+	}
 	if !validID(res.Token) || len(res.Skipped) > MaxSkipped || res.Entries < 0 || res.Bytes < 0 || res.SkippedN < int64(len(res.Skipped)) {
 		return ScanResult{}, c.broken(violation("scan result out of bounds"))
 	}
