@@ -44,6 +44,7 @@ type Artifact struct {
 	DeletedAt    *time.Time     `json:"deletedAt,omitempty"`
 	Preview      string         `json:"preview,omitempty"` // the first characters of a text file
 	DownloadPath string         `json:"downloadPath"`      // authenticated path of the contents
+	Session      *SessionRef    `json:"session,omitempty"` // in replies about this one; lists and receipts name it once
 
 	BlobID        string `json:"-"`
 	SealedPreview []byte `json:"-"` // Preview as the store keeps it; Preview itself is never stored

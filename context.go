@@ -20,6 +20,7 @@ type Context struct {
 	Lost       *ContextLoss `json:"lost,omitempty"`  // state lost: when and why
 	CreatedAt  time.Time    `json:"createdAt"`
 	LastUsedAt time.Time    `json:"lastUsedAt"`
+	Session    *SessionRef  `json:"session,omitempty"` // in replies about this one; a list names it once
 
 	Handle    string `json:"-"` // names its interpreter in a sandbox; another one after a restart
 	Memory    string `json:"-"` // the sandbox memory its interpreter lives in; "" while there is none

@@ -216,6 +216,7 @@ type MoveFile struct {
 
 // WorkspaceChange is the outcome of a change that a caller made to a workspace.
 type WorkspaceChange struct {
-	Entry  *TreeEntry `json:"entry,omitempty"` // what is there now
-	Commit Commit     `json:"commit"`          // the head, with the change in it
+	Entry   *TreeEntry `json:"entry,omitempty"` // what is there now
+	Commit  Commit     `json:"commit"`          // the head, with the change in it
+	Session SessionRef `json:"session"`
 }

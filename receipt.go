@@ -27,7 +27,7 @@ func text(s *string) string {
 	return *s
 }
 
-// SessionRef is what every reply about a session carries.
+// SessionRef is what replies about a session and what belongs to it carry.
 type SessionRef struct {
 	ID         string       `json:"id"`
 	State      SessionState `json:"state"`

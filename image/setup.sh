@@ -24,6 +24,8 @@ need debian-archive-keyring "checks the packages of sandbox images" test -e /usr
 need erofs-utils "packs sandbox images" has mkfs.erofs
 need nodejs "lints the OpenAPI document" has node
 need npm "installs that linter" has npm
+need curl "the README's examples, which the tests run" has curl
+need jq "the README's examples, which the tests run" has jq
 need postgresql "the tests run on a real one" has_postgres
 
 if ! has go >/dev/null; then

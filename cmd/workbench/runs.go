@@ -33,8 +33,8 @@ func (a *app) runsList(l *local) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return showPage(a, list, list.Items, list.NextCursor, []string{"RUN", "NUMBER", "LANE", "STATUS", "REASON", "LANGUAGE", "EXIT", "TOOK", "CREATED"}, func(r workbench.Run) []string {
-					return []string{r.ID, strconv.FormatInt(r.Number, 10), string(r.Lane), string(r.Status), string(r.Reason), string(r.Language), exitCode(r), took(r), a.when(r.CreatedAt)}
+				return showPage(a, list, list.Items, list.NextCursor, []string{"RUN", "NUMBER", "STATUS", "REASON", "LANGUAGE", "EXIT", "TOOK", "CREATED", "LANE"}, func(r workbench.Run) []string {
+					return []string{r.ID, strconv.FormatInt(r.Number, 10), string(r.Status), string(r.Reason), string(r.Language), exitCode(r), took(r), a.when(r.CreatedAt), string(r.Lane)}
 				})
 			})
 		},

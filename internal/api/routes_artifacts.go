@@ -67,7 +67,7 @@ func getArtifact(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusOK, artifactFor(c.p, a))
+	return c.artifact(http.StatusOK, a)
 }
 
 func deleteArtifact(c *call) error {
@@ -75,5 +75,14 @@ func deleteArtifact(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusOK, artifactFor(c.p, a))
+	return c.artifact(http.StatusOK, a)
+}
+
+// artifact answers with a retained file and where its session is.
+func (c *call) artifact(status int, a workbench.Artifact) (err error) {
+	a = artifactFor(c.p, a)
+	if a.Session, err = c.sessionRef(a.SessionID); err != nil {
+		return err
+	}
+	return c.json(status, a)
 }

@@ -110,7 +110,15 @@ func (c *call) onContext(do func(id string) (workbench.Context, error)) error {
 	if err != nil {
 		return unnamed(err)
 	}
-	return c.json(http.StatusOK, k)
+	return c.context(http.StatusOK, k)
+}
+
+// context answers with a context and where its session is.
+func (c *call) context(status int, k workbench.Context) (err error) {
+	if k.Session, err = c.sessionRef(k.SessionID); err != nil {
+		return err
+	}
+	return c.json(status, k)
 }
 
 // unnamed is an error about the path's context: no field is at fault.
@@ -129,9 +137,9 @@ func createContext(c *call) error {
 	}
 	c.w.Header().Set("Location", base+"/sessions/"+c.id+"/contexts/"+k.ID)
 	if !made {
-		return c.json(http.StatusOK, k)
+		return c.context(http.StatusOK, k)
 	}
-	return c.json(http.StatusCreated, k)
+	return c.context(http.StatusCreated, k)
 }
 
 func listContexts(c *call) error {
@@ -169,6 +177,9 @@ func interruptContext(c *call) error {
 	done, err := c.s.o.Engine.InterruptContext(c.ctx, c.p, c.id, id)
 	if err != nil {
 		return unnamed(err)
+	}
+	if done.Context.Session, err = c.sessionRef(c.id); err != nil {
+		return err
 	}
 	return c.json(http.StatusOK, done)
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -204,9 +203,7 @@ func (c *call) receiptOf(runID string, wait time.Duration) (workbench.Receipt, e
 	if c.p.Has(workbench.ScopeRead) {
 		return c.s.o.Engine.Receipt(c.ctx, c.p, runID, wait)
 	}
-	reader := c.p
-	reader.Scopes = append(slices.Clone(c.p.Scopes), workbench.ScopeRead)
-	receipt, err := c.s.o.Engine.Receipt(c.ctx, reader, runID, wait)
+	receipt, err := c.s.o.Engine.Receipt(c.ctx, c.reader(), runID, wait)
 	receipt.Stdout, receipt.Stderr, receipt.Result, receipt.Results = nil, nil, nil, nil
 	for i := range receipt.Artifacts {
 		receipt.Artifacts[i].Preview = ""

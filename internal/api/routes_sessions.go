@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -188,6 +189,27 @@ func listRevisions(c *call) error {
 
 func ofSession[T any](s workbench.Session, l workbench.List[T]) SessionList[T] {
 	return SessionList[T]{Session: s.Ref(), Items: whole(l.Items), NextCursor: l.NextCursor}
+}
+
+// sessionRef is where a session is that the caller may use, also with a key
+// without the scope read.
+func (c *call) sessionRef(id string) (*workbench.SessionRef, error) {
+	s, err := c.s.o.Engine.Session(c.ctx, c.reader(), id)
+	if err != nil {
+		return nil, err
+	}
+	ref := s.Ref()
+	return &ref, nil
+}
+
+// reader is the caller with the scope read.
+func (c *call) reader() workbench.Principal {
+	if c.p.Has(workbench.ScopeRead) {
+		return c.p
+	}
+	p := c.p
+	p.Scopes = append(slices.Clone(p.Scopes), workbench.ScopeRead)
+	return p
 }
 
 func configureSession(c *call) error {

@@ -174,7 +174,11 @@ func (c *call) writeConditions(w *workbench.WriteFile) error {
 
 // changed answers with the outcome of a change.
 func (c *call) changed(change workbench.WorkspaceChange) error {
-	change.Commit = wholeCommit(change.Commit)
+	ref, err := c.sessionRef(c.id)
+	if err != nil {
+		return err
+	}
+	change.Commit, change.Session = wholeCommit(change.Commit), *ref
 	return c.json(http.StatusOK, change)
 }
 

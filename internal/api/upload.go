@@ -54,7 +54,7 @@ func uploadArtifact(c *call) error {
 	}
 	c.target = a.ID
 	c.w.Header().Set("Location", base+"/artifacts/"+a.ID)
-	return c.json(http.StatusCreated, artifactFor(c.p, a))
+	return c.artifact(http.StatusCreated, a)
 }
 
 func (c *call) fileTooLarge() error {

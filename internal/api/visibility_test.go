@@ -349,3 +349,40 @@ func TestAuditTrail(t *testing.T) {
 		t.Errorf("the row after a flood does not say what was left out: %+v", list.Items)
 	}
 }
+
+// bareReplies are those about what never changes again: they name no session.
+var bareReplies = map[string]bool{"getCommit": true, "listCommitTree": true, "compareCommit": true, "compareRun": true, "listRunFiles": true, "readRunOutput": true}
+
+// TestRepliesTellTheSession has every answer in JSON about a session, its runs,
+// contexts, workspace and retained files say how the session is.
+func TestRepliesTellTheSession(t *testing.T) {
+	s := mustStage(t)
+	told := map[string]bool{}
+	for _, r := range api.Routes() {
+		if r.Target != workbench.KindSession && r.Target != workbench.KindRun && r.Target != workbench.KindArtifact && r.Target != workbench.KindCommit {
+			continue
+		}
+		s.set(t)
+		x := s.ask(r, s.secrets["owner"], nil)
+		if x.Status >= 300 || x.Header.Get("Content-Type") != "application/json" || bareReplies[r.ID] {
+			continue
+		}
+		ref := "session."
+		switch r.ID {
+		case "getSession", "configureSession", "restartSession", "closeSession", "forkSession":
+			ref = ""
+		case "interruptContext":
+			ref = "context.session."
+		}
+		told[r.ID] = true
+		if id := x.Text(ref + "id"); id != s.session && r.ID != "forkSession" || !strings.HasPrefix(id, "ses_") || x.Text(ref+"generation") == "" || !strings.HasPrefix(x.Text(ref+"expiresAt"), "2026-11-30T12:00:0") {
+			t.Errorf("%s tells of its session: %.400s", r.ID, x.Body)
+		}
+	}
+	for _, id := range []string{"createContext", "getContext", "deleteContext", "restartContext", "interruptContext", "writeWorkspaceFile", "deleteWorkspaceFile", "moveWorkspaceFile",
+		"makeWorkspaceDirectory", "uploadArtifact", "getArtifact", "deleteArtifact", "submitRun", "getRun", "cancelRun", "rollBackSession", "listWorkspace"} {
+		if !told[id] {
+			t.Errorf("%s was not asked", id)
+		}
+	}
+}
