@@ -93,6 +93,15 @@ func whatLiarsSay() map[string]lie {
 			g.send(repeated(frameOf(fReply, 0, ch, honestEnd), 100_000))
 		},
 	})
+	add("exec", lie{at: "exec", want: ended, believed: true, within: 20 * time.Second}, map[string]func(*liar, uint32, string){
+		"ended within a display": func(g *liar, ch uint32, b string) {
+			begun()(g, ch, "")
+			g.send(frameOf(fOpen, 0, 2, call(execOf(b), "display", `{"kind":"display","at":{"stdout":0,"stderr":0}}`, 100)),
+				frameOf(fData, sContent, 2, from(0, "{")))
+			g.waits(500 * time.Millisecond) // the host reads on
+			g.end(ch, honestEnd)
+		},
+	})
 	add("exec", lie{at: "exec", want: timedOut, within: 40 * time.Second}, map[string]func(*liar, uint32, string){
 		"begun, and silence": begun(),
 		"in drops of a byte, for ever": func(g *liar, ch uint32, _ string) {

@@ -297,7 +297,10 @@ func (c *Client) call(ch *channel) (any, error) {
 	}
 	ctx, cancel := context.WithCancel(ch.ctx)
 	defer cancel()
-	defer context.AfterFunc(e.ch.ctx, cancel)()
+	defer context.AfterFunc(e.ch.ctx, func() {
+		cancel()
+		ch.failInbound(context.Cause(e.ch.ctx)) // content that never comes outlasts no exec
+	})()
 	if b.Op == OpDisplay {
 		if err := e.beforeDisplay(ctx, b); err != nil {
 			return nil, err

@@ -2,6 +2,7 @@ package guestwire_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"regexp"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -194,6 +196,50 @@ func TestViolationsOfAGuest(t *testing.T) {
 				t.Errorf("afterwards: %v", err)
 			}
 		})
+	}
+}
+
+// A call whose content stops coming ends with its exec, also where its handler
+// looks at nothing but the content.
+func TestACallCutShortEndsWithItsExec(t *testing.T) {
+	h := newRecorder()
+	began, read := make(chan struct{}), make(chan error, 1)
+	h.onCall = func(_ context.Context, c guestwire.BrokerCall) (json.RawMessage, error) {
+		close(began)
+		_, err := io.ReadAll(c.Content)
+		read <- err
+		return nil, err
+	}
+	var run uint32
+	c := MustHostile(t, func(op string, ch uint32) []byte {
+		if op == "exec" {
+			run = ch
+			return slices.Concat(rawFrame(fEvent, 0, ch, []byte(`{}`)),
+				rawFrame(fOpen, 0, 2, []byte(`{"op":"call","body":{"exec":"e1","op":"save","args":{},"size":100}}`)),
+				rawFrame(fData, sContent, 2, at(0, "half")))
+		}
+		return slices.Concat(rawFrame(fEnd, sStdout, run, at(0, "")), rawFrame(fEnd, sStderr, run, at(0, "")),
+			rawFrame(fReply, 0, run, []byte(`{"exitCode":0,"limitsHit":[],"total":{},"forwarded":{}}`)),
+			rawFrame(fReply, 0, ch, []byte(`null`)))
+	})
+	exec, err := c.Exec(t.Context(), request("e1"), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	if err := c.EndGroup(t.Context(), "g"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-read:
+		if !workbench.HasCode(err, workbench.CodeGuestProtocol) {
+			t.Errorf("the content ended with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the call outlasts its exec")
 	}
 }
 
