@@ -264,7 +264,8 @@ func (x *execution) carry(ctx context.Context) (func(context.Context) error, err
 			return x.e.o.Store.AppendLog(ctx, run, epoch, generation, status, entries)
 		})
 	defer x.log.stop()
-	beginning, begun := x.within(ctx, startGrace+answerGrace)
+	// No code begins while the guest reads the workspace for another's commit.
+	beginning, begun := x.within(ctx, startWithin+startGrace+answerGrace)
 	exec, err := x.start(beginning)
 	begun()
 	switch {

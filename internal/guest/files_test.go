@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -197,6 +198,68 @@ if __name__ == "__main__":
 		}
 		if g, err := s.Client.ListGroups(t.Context()); err != nil || len(g) != 0 {
 			t.Errorf("groups %v, %v", g, err)
+		}
+	})
+}
+
+// slowSink stops a scan in the middle: of the first entry with content, which is
+// larger than what may be under way, it takes nothing until it may.
+type slowSink struct {
+	files
+	under, on chan struct{}
+}
+
+func (f *slowSink) Entry(e guestwire.Entry, content io.Reader) error {
+	if content != nil && f.under != nil {
+		close(f.under)
+		<-f.on
+		f.under = nil
+	}
+	return f.files.Entry(e, content)
+}
+
+func TestNothingBeginsDuringAScan(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		cell := inContext("sh", workbench.Bash, "echo new > b")
+		for name, r := range map[string]guestwire.ExecRequest{
+			"python": request(workbench.Python, "open('b', 'w').write('new')"),
+			"bash":   request(workbench.Bash, "echo new > b"),
+			"cell":   cell,
+		} {
+			t.Run(name, func(t *testing.T) {
+				s.code(t, workbench.Bash, "head -c 1000000 /dev/zero > a; echo old > b").want(t, 0, "")
+				sink := &slowSink{files: files{entries: map[string]guestwire.Entry{}, content: map[string][]byte{}}, under: make(chan struct{}), on: make(chan struct{})}
+				under := sink.under
+				scanned := make(chan error, 1)
+				var res guestwire.ScanResult
+				go func() {
+					var err error
+					res, err = s.Client.Scan(t.Context(), guestwire.ScanRequest{}, sink)
+					scanned <- err
+				}()
+				<-under
+				began := make(chan *run, 1)
+				go func() { began <- s.begin(t, r, newHost()) }()
+				select {
+				case x := <-began:
+					t.Error("a program began while the workspace was read")
+					began <- x
+				case err := <-scanned:
+					t.Errorf("the scan ended: %v", err)
+				case <-time.After(400 * time.Millisecond):
+				}
+				close(sink.on)
+				if err := <-scanned; err != nil {
+					t.Fatal(err)
+				}
+				(<-began).end().want(t, 0, "")
+				if got := string(sink.content["b"]); got != "old\n" {
+					t.Errorf("b was %q", got)
+				}
+				if f, _ := s.scan(t, res.Token); !slices.Equal(f.order, []string{"modified b"}) {
+					t.Errorf("afterwards %q", f.order)
+				}
+			})
 		}
 	})
 }

@@ -74,7 +74,11 @@ func (s *supervisor) releaseAll(why uint32) error {
 }
 
 // PauseAll implements guestwire.Guest.
-func (s *supervisor) PauseAll(ctx context.Context) error { return s.holdAll(ctx, holdHost) }
+func (s *supervisor) PauseAll(ctx context.Context) error {
+	s.beginning.Lock()
+	defer s.beginning.Unlock()
+	return s.holdAll(ctx, holdHost)
+}
 
 // ResumeAll implements guestwire.Guest.
 func (s *supervisor) ResumeAll(context.Context) error { return s.releaseAll(holdHost) }

@@ -24,6 +24,8 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 	}
 	s.tree.mu.Lock()
 	defer s.tree.mu.Unlock()
+	s.beginning.Lock()
+	defer s.beginning.Unlock()
 	quiet, resume, err := s.still(ctx)
 	if err != nil {
 		return guestwire.ScanResult{}, err
@@ -56,11 +58,12 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 // left waits until every process of the groups that have ended is gone, with its
 // memory and descriptors, and reports whether that came to be. Linux ends a
 // group's first process after all others; gVisor does not, but there a task
-// leaves its control group only when it has let go of everything.
+// leaves its control group only when it has let go of everything. A group that
+// is new by now has tasks, too, and nothing that it could have open.
 func (s *supervisor) left(ctx context.Context) bool {
 	deadline := time.Now().Add(leaveWithin)
 	for s.watch.tasksNow() > 0 {
-		if ctx.Err() != nil || time.Now().After(deadline) {
+		if len(s.live()) > 0 || ctx.Err() != nil || time.Now().After(deadline) {
 			return false
 		}
 		time.Sleep(100 * time.Microsecond)
@@ -91,7 +94,7 @@ func scanError(err error) error {
 }
 
 // still makes sure that no code changes the workspace until resume is called,
-// and reports whether there is any at all.
+// and reports whether there is any at all. The caller lets none begin.
 func (s *supervisor) still(ctx context.Context) (quiet bool, resume func(), err error) {
 	if err := s.holdAll(ctx, holdScan); err != nil {
 		_ = s.releaseAll(holdScan) // what could be held

@@ -402,8 +402,12 @@ func (e *execution) enterSpare(sp *spare) error {
 	return nil
 }
 
-// process returns the exec's process, about to run what the command says.
+// process returns the exec's process, about to run what the command says. While
+// the workspace is read, it waits: who reads has stopped the processes that there
+// were. From here on, whoever stops the group stops this one, too.
 func (e *execution) process(cmd *command) (*process, error) {
+	e.s.beginning.RLock()
+	defer e.s.beginning.RUnlock()
 	sp := e.spare
 	fits := sp != nil && (sp.lang == "" || cmd.control != nil && sp.lang == driverOf(e.r.Language))
 	if fits && <-e.admitted == nil && sp.process.alive() {

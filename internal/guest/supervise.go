@@ -32,6 +32,10 @@ type supervisor struct {
 	execs  map[string]*execution
 	runs   atomic.Int64 // execs begun so far
 
+	// beginning is held for reading while a process is made that will run code, in
+	// a group that is known already, and for writing while none may begin.
+	beginning sync.RWMutex
+
 	tree   *tree // the workspace as the last scan left it
 	watch  *watch
 	spares *spares

@@ -45,6 +45,8 @@ func (s *supervisor) Write(ctx context.Context, restore bool, src guestwire.File
 	var res guestwire.WriteResult
 	w := &writer{restore: restore}
 	if restore {
+		s.beginning.Lock() // whoever begins has the whole of it
+		defer s.beginning.Unlock()
 		s.tree.changes.giveUp() // the scan at the end begins anew
 		w.sums = map[guestwire.Path]node{}
 	}
