@@ -93,6 +93,9 @@ type Engine struct {
 	drain  chan struct{} // closed when no further run may be dispatched
 	loops  sync.WaitGroup
 
+	imagesMu sync.Mutex
+	images   map[string]image.Image // by id, see imageOf
+
 	heard    atomic.Pointer[error] // what became of the last heartbeat
 	retained time.Time             // when retention was last swept; the sweeping goroutine's
 }
@@ -142,7 +145,7 @@ func New(o Options) *Engine {
 		o: o, id: workbench.NewID(workbench.KindEngine), log: o.Log, now: o.Clock,
 		slots: newSlots(o.MaxRunning), background: newSlots(o.MaxBackground), capacity: newCapacity(o.MaxSandboxes),
 		large:    make(chan struct{}, largeAtOnce),
-		sessions: map[string]*compute{}, began: time.Now(),
+		sessions: map[string]*compute{}, images: map[string]image.Image{}, began: time.Now(),
 		ctx: ctx, cancel: cancel, drain: make(chan struct{}),
 	}
 }

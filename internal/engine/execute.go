@@ -104,7 +104,6 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	if err != nil || !dispatched {
 		return err
 	}
-	c.outOfMemory(ctx) // what the host killed before is another run's
 	c.joined(x)
 	x.entered()
 	defer c.parted(x)

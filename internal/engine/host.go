@@ -110,7 +110,7 @@ func (e *Engine) checkDefaultImage(ctx context.Context) error {
 
 // speaks refuses a language that the session's image does not offer.
 func (e *Engine) speaks(ctx context.Context, imageID string, l workbench.Language) error {
-	img, err := e.o.Images.Get(ctx, imageID)
+	img, err := e.imageOf(ctx, imageID)
 	if err != nil {
 		return err
 	}
@@ -123,6 +123,31 @@ func (e *Engine) speaks(ctx context.Context, imageID string, l workbench.Languag
 	}
 	return workbench.E(workbench.CodeLanguageUnknown, "the image of this session offers %s", strings.Join(has, ", ")).
 		WithField("language").WithHint("create a session with an image that offers the language")
+}
+
+// knownImages bounds the images that are remembered.
+const knownImages = 64
+
+// imageOf is the image of a session, by its id. What an id names does not
+// change; whether it is still there shows when a sandbox starts.
+func (e *Engine) imageOf(ctx context.Context, id string) (image.Image, error) {
+	e.imagesMu.Lock()
+	img, known := e.images[id]
+	e.imagesMu.Unlock()
+	if known {
+		return img, nil
+	}
+	img, err := e.o.Images.Get(ctx, id)
+	if err != nil || img.ID != id { // a name may be given to another
+		return img, err
+	}
+	e.imagesMu.Lock()
+	defer e.imagesMu.Unlock()
+	if len(e.images) >= knownImages {
+		clear(e.images)
+	}
+	e.images[id] = img
+	return img, nil
 }
 
 // kind is what a session of the image, size and limits needs of its sandbox.

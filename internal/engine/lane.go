@@ -177,6 +177,7 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 	switch {
 	case len(c.out) > 0: // it is in use
 	case c.live():
+		c.outOfMemory(ctx) // what the host killed until now is not the next run's
 		c.idleSince.Store(e.uptime())
 		e.capacity.markIdle(c)
 	default:

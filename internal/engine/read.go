@@ -36,23 +36,45 @@ func (e *Engine) Receipt(ctx context.Context, p workbench.Principal, runID strin
 	if !p.MayReadContents(run.Owner()) {
 		return receipt, nil
 	}
-	if receipt.Results, err = e.results(ctx, p, run); err != nil {
-		return workbench.Receipt{}, err
+	return receipt, e.addContents(ctx, p, &receipt)
+}
+
+// addContents fills in what the run's log holds: output and results.
+func (e *Engine) addContents(ctx context.Context, p workbench.Principal, r *workbench.Receipt) error {
+	var entries []workbench.LogEntry
+	if r.Status != workbench.StatusQueued { // it has none before
+		var err error
+		if entries, err = e.o.Store.Contents(ctx, p, r.ID); err != nil {
+			return err
+		}
 	}
-	receipt.Result = lastStructured(receipt.Results)
-	out, err := e.captured(ctx, p, run, workbench.Stdout)
-	if err != nil {
-		return workbench.Receipt{}, err
+	r.Results = []workbench.Result{}
+	text := map[workbench.Stream][]byte{}
+	for _, entry := range entries {
+		data, err := e.openEntry(ctx, r.Run, entry)
+		if err != nil {
+			return err
+		}
+		if entry.Kind == workbench.LogOutput {
+			text[entry.Stream] = append(text[entry.Stream], data...)
+			continue
+		}
+		entry.Data = data
+		shown, err := resultOf(entry)
+		if err != nil {
+			return err
+		}
+		r.Results = append(r.Results, shown)
 	}
-	errOut, err := e.captured(ctx, p, run, workbench.Stderr)
-	if err != nil {
-		return workbench.Receipt{}, err
+	r.Result = lastStructured(r.Results)
+	final := r.Status.Terminal() // a character may still be on its way
+	captured := func(stream workbench.Stream) *string {
+		b := text[stream]
+		s := workbench.TextOf(b[:workbench.CutText(b, len(b), final)])
+		return &s
 	}
-	final := run.Status.Terminal() // a character may still be on its way
-	stdout := workbench.TextOf(out[:workbench.CutText(out, len(out), final)])
-	stderr := workbench.TextOf(errOut[:workbench.CutText(errOut, len(errOut), final)])
-	receipt.Stdout, receipt.Stderr = &stdout, &stderr
-	return receipt, nil
+	r.Stdout, r.Stderr = captured(workbench.Stdout), captured(workbench.Stderr)
+	return nil
 }
 
 // await returns the run once it is terminal or the wait is over.
@@ -79,23 +101,6 @@ func (e *Engine) await(ctx context.Context, p workbench.Principal, runID string,
 			return run, workbench.E(workbench.CodeCancelled, "the request was given up").Caused(ctx.Err())
 		}
 	}
-}
-
-// captured is what the log holds of a stream so far.
-func (e *Engine) captured(ctx context.Context, p workbench.Principal, run workbench.Run, stream workbench.Stream) ([]byte, error) {
-	entries, _, err := e.o.Store.OutputRange(ctx, p, run.ID, stream, 0, workbench.MaxOutputBytes)
-	if err != nil {
-		return nil, err
-	}
-	var all []byte
-	for _, entry := range entries {
-		data, err := e.openEntry(ctx, run, entry)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, data...)
-	}
-	return all, nil
 }
 
 // ListRuns lists runs without their output, newest first.

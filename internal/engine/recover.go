@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store"
 )
 
 const (
@@ -123,10 +124,14 @@ func (e *Engine) heartbeat(ctx context.Context) error {
 	return err
 }
 
+// lookLate is how long after news of the queue it is looked at: once for
+// whatever happens meanwhile, and out of the way of the run that made them.
+const lookLate = 10 * time.Millisecond
+
 // followQueue starts work that other servers admitted, and what a start finds.
 func (e *Engine) followQueue() {
 	defer e.loops.Done()
-	sub := e.o.Store.Subscribe("queue")
+	sub := e.o.Store.Subscribe(store.QueueTopic)
 	defer sub.Close()
 	for {
 		e.pickUp(e.ctx)
@@ -134,6 +139,7 @@ func (e *Engine) followQueue() {
 		case <-e.ctx.Done():
 			return
 		case <-sub.C:
+			e.pause(lookLate) // what this server admitted has begun by itself
 		case <-time.After(2 * time.Second):
 		}
 	}

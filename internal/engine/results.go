@@ -264,13 +264,22 @@ func (e *Engine) results(ctx context.Context, p workbench.Principal, run workben
 		if entry.Data, err = e.openEntry(ctx, run, entry); err != nil {
 			return nil, err
 		}
-		r, err := workbench.ResultOf(entry)
+		r, err := resultOf(entry)
 		if err != nil {
-			return nil, workbench.E(workbench.CodeCorrupt, "a stored result cannot be read").Caused(err)
+			return nil, err
 		}
 		all = append(all, r)
 	}
 	return all, nil
+}
+
+// resultOf is the result that an opened entry of the log holds.
+func resultOf(entry workbench.LogEntry) (workbench.Result, error) {
+	r, err := workbench.ResultOf(entry)
+	if err != nil {
+		return r, workbench.E(workbench.CodeCorrupt, "a stored result cannot be read").Caused(err)
+	}
+	return r, nil
 }
 
 // lastStructured is the structured result that the code set last, nil if none.

@@ -236,10 +236,19 @@ func (db *DB) OutputRange(ctx context.Context, p workbench.Principal, runID stri
 	return entries, total, err
 }
 
-// Results reads a run's entries of the kind result, in order. Data is nil for
-// who may not read contents.
+// Contents reads a run's entries of output and results, in order. Data is nil
+// for who may not read contents.
+func (db *DB) Contents(ctx context.Context, p workbench.Principal, runID string) ([]workbench.LogEntry, error) {
+	return db.contents(ctx, p, runID, "l.kind IN ('output', 'result')")
+}
+
+// Results is Contents without output.
 func (db *DB) Results(ctx context.Context, p workbench.Principal, runID string) ([]workbench.LogEntry, error) {
-	q := newQuery("SELECT "+entryColumns+" FROM run_log l JOIN runs r ON r.id = l.run_id WHERE l.kind = 'result'").
+	return db.contents(ctx, p, runID, "l.kind = 'result'")
+}
+
+func (db *DB) contents(ctx context.Context, p workbench.Principal, runID, which string) ([]workbench.LogEntry, error) {
+	q := newQuery("SELECT "+entryColumns+" FROM run_log l JOIN runs r ON r.id = l.run_id WHERE "+which).
 		add(" AND l.run_id = ?", runID).visible(p, "r", "session_id").add(" ORDER BY l.seq")
 	entries, err := all(ctx, db, scanEntry, q.String(), q.args...)
 	if p.Admin() && !p.Contents {

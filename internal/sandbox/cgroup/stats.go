@@ -62,14 +62,25 @@ func oomKillsV1(dir string) int64 {
 	return sum
 }
 
+// OwnOOMKills is how many processes of the group itself the kernel has killed
+// for memory: less to read than Stats, for who looks often. On version 2 it has
+// those of inner groups too. It is -1 where the host does not tell.
+func (g *Group) OwnOOMKills() int64 {
+	return keyed(filepath.Join(g.dir("memory"), g.h.killsFile()), "oom_kill")
+}
+
+// killsFile is where the kernel counts what it killed for memory.
+func (h *Hierarchy) killsFile() string {
+	if h.mode == ModeV2 {
+		return "memory.events"
+	}
+	return "memory.oom_control"
+}
+
 // InnerOOMKills is how many processes of an inner group the kernel has killed
 // for memory: 0 where there is no such group.
 func (g *Group) InnerOOMKills(name string) int64 {
-	file := "memory.oom_control"
-	if g.h.mode == ModeV2 {
-		file = "memory.events"
-	}
-	return max(0, keyed(filepath.Join(g.dir("memory"), name, file), "oom_kill"))
+	return max(0, keyed(filepath.Join(g.dir("memory"), name, g.h.killsFile()), "oom_kill"))
 }
 
 func number(path string) int64 {

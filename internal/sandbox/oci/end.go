@@ -176,7 +176,7 @@ func (d *Driver) watchMemory(ctx context.Context) {
 		case <-tick.C:
 		}
 		for _, l := range d.running() {
-			if l.group.Stats().OOMKills > 0 {
+			if l.group.OwnOOMKills() > 0 {
 				killCtx, cancel := context.WithTimeout(ctx, endTimeout)
 				_ = l.group.Kill(killCtx) // its watcher records why it ended
 				cancel()
