@@ -40,6 +40,7 @@ type kernel struct {
 	began  chan struct{} // closed once it is ready for a cell
 	once   sync.Once     // closes began
 	ending sync.Once
+	forked bool // its process is a zygote's, which stays for it
 
 	mu     sync.Mutex
 	cell   *execution // under way; nil between cells
@@ -168,9 +169,10 @@ func (k *kernel) start(e *execution) error {
 	if err := e.enter(); err != nil {
 		return err
 	}
-	k.group = e.group
 	cmd := k.command(e)
-	if k.p, err = e.process(cmd); err != nil {
+	k.p, err = e.process(cmd)
+	k.group, k.forked = e.group, e.forked // from here on the context's
+	if err != nil {
 		return err
 	}
 	k.p.stdin.Close() // input() is at its end
@@ -336,6 +338,9 @@ func (k *kernel) end() { k.ending.Do(k.takeAway) }
 
 func (k *kernel) takeAway() {
 	k.s.contexts.forget(k)
+	if k.forked {
+		defer k.s.spares.forkEnded() // once its memory is gone
+	}
 	if k.group != nil {
 		k.group.kill()
 		wait := time.NewTimer(groupEndWait)

@@ -38,7 +38,7 @@ type execution struct {
 	group  *group
 	spare  *spare // whose group it is; may be nil
 	fresh  bool   // nothing of a user has run in the group
-	forked bool   // its process is a zygote's
+	forked bool   // its process is a zygote's, which stays for it
 
 	admitted chan error // its process counts as user code; only with a spare
 	pid      int        // of the main process, in the group
@@ -79,6 +79,7 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		return guestwire.ExecResult{}, notStarted(err)
 	}
 	if err := e.prepare(); err != nil {
+		e.giveForkBack()
 		e.leave()
 		return guestwire.ExecResult{}, notStarted(err)
 	}
@@ -89,9 +90,7 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 	s.runs.Add(1)
 	s.watch.add(e)
 	defer func() {
-		if e.forked {
-			s.spares.forkEnded()
-		}
+		e.giveForkBack()
 		s.watch.remove(e)
 		s.mu.Lock()
 		delete(s.execs, r.ID)

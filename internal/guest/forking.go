@@ -109,6 +109,7 @@ func (p *spares) follow(z *zygote, before, runs int64) {
 	<-z.ready
 	p.mu.Lock()
 	p.loading = false
+	z.signal(unix.SIGCONT) // a run that began just now held it up, and load would not let it go on any more
 	if z.usable() {
 		p.forkBytes = z.bytes
 		if own, _ := ofProcess(strconv.Itoa(z.pid)); p.s.watch.own && own > 0 {
@@ -152,7 +153,7 @@ func (p *spares) giveZygoteUp() {
 
 // fork returns a Python forked into a group in which nothing of a user has run,
 // in place of the stage there, if there is one. It returns nil where there is no
-// zygote.
+// zygote, and where none came of it: then the group may be about to end.
 func (p *spares) fork(g *group, stage *process, admitted bool) *process {
 	p.mu.Lock()
 	z := p.zygote
@@ -163,6 +164,9 @@ func (p *spares) fork(g *group, stage *process, admitted bool) *process {
 	pr, err := z.start(g, admitted)
 	if err != nil {
 		fmt.Fprintln(p.s.log, "guest: zygote:", err)
+		p.mu.Lock()
+		p.giveSilentUp()
+		p.mu.Unlock()
 		return nil
 	}
 	if stage != nil {
@@ -179,28 +183,36 @@ func (e *execution) fork(cmd *command, stage *process) *process {
 	if cmd.control == nil || e.r.Language != workbench.Python || e.special() || stage == nil && !e.fresh {
 		return nil
 	}
+	e.s.spares.forkBegun() // before it is one, or its zygote might be given up
+	e.forked = true
 	p := e.s.spares.fork(e.group, stage, true)
-	if p != nil {
-		e.forked = true
-		e.s.spares.forkBegun(true)
+	if p == nil {
+		e.giveForkBack()
 	}
 	return p
 }
 
 // forkBegun notes that a fork is about to run a program.
-func (p *spares) forkBegun(forked bool) {
-	if forked {
-		p.mu.Lock()
-		p.forks++
-		p.mu.Unlock()
-	}
+func (p *spares) forkBegun() {
+	p.mu.Lock()
+	p.forks++
+	p.mu.Unlock()
 }
 
 // forkEnded notes that its program is over.
 func (p *spares) forkEnded() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.forks--
-	p.mu.Unlock()
+	p.giveSilentUp()
+}
+
+// giveSilentUp ends a zygote that has not answered in time and still does not,
+// once no program is its fork. The caller holds mu.
+func (p *spares) giveSilentUp() {
+	if p.zygote != nil && !p.loading && !p.zygote.usable() {
+		p.giveZygoteUp()
+	}
 }
 
 // resident is what spares, and what programs have of the zygote, add to the sum

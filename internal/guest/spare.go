@@ -43,7 +43,7 @@ type spares struct {
 	renewing sync.Mutex
 
 	zygote *zygote // nil until it has started, and once it has been given up
-	forks  int     // of it that run a program
+	forks  int     // of it that run a program, or are about to
 	zygoteCosts
 }
 
@@ -117,7 +117,8 @@ func driverOf(lang workbench.Language) workbench.Language {
 
 // take returns a spare for a program of the language, which is no longer kept:
 // the language's interpreter or a stage. It returns nil when there is none, and
-// waits for one that is about to be ready.
+// waits for one that is about to be ready. One that is forked counts as a fork
+// that runs a program from here on.
 func (p *spares) take(lang workbench.Language) *spare {
 	driver := driverOf(lang)
 	p.mu.Lock()
@@ -135,18 +136,20 @@ func (p *spares) take(lang workbench.Language) *spare {
 			delete(p.kept, lang)
 		}
 	}
+	p.forks++ // it may be one: its zygote stays from now on
 	p.mu.Unlock()
 	for _, other := range others {
 		other.end()
 	}
-	if sp == nil {
-		return nil
+	taken := false
+	if sp != nil {
+		<-sp.ready
+		taken = sp.group != nil && sp.process.alive() && !isEnded(sp.group)
 	}
-	<-sp.ready
-	if sp.group == nil {
-		return nil
+	if !taken || !sp.forked {
+		p.forkEnded()
 	}
-	if !sp.process.alive() || isEnded(sp.group) {
+	if !taken {
 		sp.end()
 		return nil
 	}
@@ -178,8 +181,11 @@ func (p *spares) wants(lang workbench.Language) bool {
 	return lang == "" || slices.ContainsFunc(p.wanted, func(w want) bool { return w.lang == lang })
 }
 
-// end gives a spare up and waits until it is gone.
+// end gives a spare up, if it is one, and waits until it is gone.
 func (sp *spare) end() {
+	if sp == nil {
+		return
+	}
 	<-sp.ready
 	if sp.group == nil {
 		return
@@ -334,33 +340,50 @@ func (sp *spare) start(p *spares, stage *spare) error {
 			sp.group, sp.process = stage.group, stage.process
 		}
 	}
-	if sp.group == nil {
-		g, err := p.s.startGroup("", p.b)
-		if err != nil {
-			return err
-		}
-		if sp.lang == workbench.Python {
-			if pr := p.fork(g, nil, false); pr != nil {
-				sp.group, sp.process, sp.forked = g, pr, true
-				return nil
-			}
-		}
-		pr, err := startProcess(g, false)
-		if err != nil {
-			g.kill()
-			return err
-		}
-		sp.group, sp.process = g, pr
-	}
-	if sp.lang == workbench.Python {
+	if sp.group != nil && sp.lang == workbench.Python {
 		if pr := p.fork(sp.group, sp.process, false); pr != nil {
 			sp.process, sp.forked = pr, true
 			return nil
+		}
+		if sp.group.ends() {
+			sp.process.closeAll()
+			sp.group, sp.process = nil, nil
+		}
+	}
+	if sp.group == nil {
+		if err := sp.startNew(p); err != nil || sp.forked {
+			return err
 		}
 	}
 	if sp.lang != "" {
 		sp.process.launch(interpreter(p.b, sp.lang))
 	}
+	return nil
+}
+
+// startNew makes group and process: a fork, or a stage.
+func (sp *spare) startNew(p *spares) error {
+	g, err := p.s.startGroup("", p.b)
+	if err != nil {
+		return err
+	}
+	var pr *process
+	if sp.lang == workbench.Python {
+		pr = p.fork(g, nil, false)
+		if pr == nil && g.ends() {
+			if g, err = p.s.startGroup("", p.b); err != nil {
+				return err
+			}
+		}
+	}
+	sp.forked = pr != nil
+	if pr == nil {
+		if pr, err = startProcess(g, false); err != nil {
+			g.kill()
+			return err
+		}
+	}
+	sp.group, sp.process = g, pr
 	return nil
 }
 
@@ -388,6 +411,9 @@ func (e *execution) enterSpare(sp *spare) error {
 	e.s.mu.Lock()
 	if e.s.groups[e.r.Group] != nil { // another exec made it meanwhile
 		e.s.mu.Unlock()
+		if sp.forked {
+			e.s.spares.forkEnded()
+		}
 		sp.end()
 		var err error
 		e.group, e.fresh, err = e.s.group(e.r.Group, e.b)
@@ -396,7 +422,7 @@ func (e *execution) enterSpare(sp *spare) error {
 	sp.group.name = e.r.Group
 	e.s.groups[e.r.Group] = sp.group
 	e.s.mu.Unlock()
-	e.group, e.spare, e.admitted = sp.group, sp, make(chan error, 1)
+	e.group, e.spare, e.forked, e.admitted = sp.group, sp, sp.forked, make(chan error, 1)
 	go e.s.forgetEnded(sp.group)                                 // ends with the group
 	go func() { e.admitted <- sp.group.admit(sp.process.pid) }() // waited for before it gets its code
 	return nil
@@ -412,21 +438,25 @@ func (e *execution) process(cmd *command) (*process, error) {
 	fits := sp != nil && (sp.lang == "" || cmd.control != nil && sp.lang == driverOf(e.r.Language))
 	if fits && <-e.admitted == nil && sp.process.alive() {
 		if sp.lang != "" {
-			e.forked = sp.forked
-			e.s.spares.forkBegun(e.forked)
 			return sp.process, nil
 		}
 		if p := e.fork(cmd, sp.process); p != nil {
 			return p, nil
 		}
-		if sp.process.alive() {
+		if sp.process.alive() && !e.group.ends() {
 			sp.process.launch(cmd.program)
 			return sp.process, nil
 		}
 	}
+	waited := sp != nil
 	e.dropSpare()
 	if p := e.fork(cmd, nil); p != nil {
 		return p, nil
+	}
+	if waited || e.fresh {
+		if err := e.leaveEnded(); err != nil {
+			return nil, err
+		}
 	}
 	p, err := startProcess(e.group, true)
 	if err != nil {
@@ -436,11 +466,37 @@ func (e *execution) process(cmd *command) (*process, error) {
 	return p, nil
 }
 
+// leaveEnded has an exec that has not begun go on in a new group where the one
+// that was made for it has ended: with the zygote of the process that waited
+// there, or because a fork did not come.
+func (e *execution) leaveEnded() error {
+	if !e.group.ends() {
+		return nil
+	}
+	g, _, err := e.s.group(e.r.Group, e.b)
+	if err == nil {
+		e.mu.Lock()
+		e.group = g
+		e.mu.Unlock()
+	}
+	return err
+}
+
 // dropSpare closes what leads to a process that is not used; it ends with the
 // group.
 func (e *execution) dropSpare() {
 	if e.spare != nil {
 		e.spare.process.closeAll()
 		e.spare = nil
+	}
+	e.giveForkBack()
+}
+
+// giveForkBack notes that the exec has no fork of the zygote any more, if it had
+// one.
+func (e *execution) giveForkBack() {
+	if e.forked {
+		e.forked = false
+		e.s.spares.forkEnded()
 	}
 }

@@ -303,7 +303,10 @@ func (w *watch) largest(execs []*execution) {
 	for _, e := range execs {
 		rss := int64(0)
 		if len(execs) > 1 {
-			if ev, err := e.group.ask(groupCommand{Op: "usage"}); err == nil {
+			e.mu.Lock()
+			g := e.group
+			e.mu.Unlock()
+			if ev, err := g.ask(groupCommand{Op: "usage"}); err == nil {
 				rss = ev.RSS
 			}
 		}

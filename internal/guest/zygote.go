@@ -36,6 +36,7 @@ type zygote struct {
 	number   uint64
 	waiting  map[uint64]*birth
 	children map[uint64]*process // by their number outside of their group
+	owes     map[uint64]bool     // forks that were asked for and given up, and not answered
 	works    bool                // it has said that it is ready
 	gone     bool
 }
@@ -86,7 +87,7 @@ func (s *supervisor) startZygote(b *binding) (*zygote, error) {
 			_ = unix.Close(fd)
 		}
 	}()
-	z := &zygote{s: s, conn: mine, ready: make(chan struct{}), ended: make(chan struct{}), waiting: map[uint64]*birth{}, children: map[uint64]*process{}}
+	z := &zygote{s: s, conn: mine, ready: make(chan struct{}), ended: make(chan struct{}), waiting: map[uint64]*birth{}, owes: map[uint64]bool{}, children: map[uint64]*process{}}
 	// Pipes, as a fork's own streams are: what Python notes of them must fit.
 	input, inFD, err := pipe(true)
 	if err != nil {
@@ -261,13 +262,15 @@ func (z *zygote) heard(kind, number, a, b uint64) {
 			z.bytes, _ = ofProcess(fmt.Sprint(z.pid))
 			close(z.ready)
 		}
-	case zygoteForked:
+	case zygoteForked: // one that was given up ends with its group
+		delete(z.owes, number)
 		if w := z.waiting[number]; w != nil {
 			delete(z.waiting, number)
 			z.children[a] = w.process
 			w.failed <- nil
 		}
 	case zygoteFailed:
+		delete(z.owes, number)
 		if w := z.waiting[number]; w != nil {
 			delete(z.waiting, number)
 			w.failed <- fmt.Errorf("fork: %w", unix.Errno(a))
@@ -280,11 +283,12 @@ func (z *zygote) heard(kind, number, a, b uint64) {
 	}
 }
 
-// usable reports whether it forks.
+// usable reports whether it forks: one that is slow does not until it has
+// answered.
 func (z *zygote) usable() bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	return z.works && !z.gone
+	return z.works && !z.gone && len(z.owes) == 0
 }
 
 // forks is how many of its processes there are.
@@ -295,7 +299,8 @@ func (z *zygote) forks() int {
 }
 
 // start has an interpreter forked into the group: it waits for its code. Until
-// it is admitted it does not count as user code, which it may not run.
+// it is admitted it does not count as user code, which it may not run. A group
+// into which a fork may still come is ended: nothing of a user may run there.
 func (z *zygote) start(g *group, admitted bool) (*process, error) {
 	p, its, err := newProcess(g, false)
 	defer func() {
@@ -308,13 +313,17 @@ func (z *zygote) start(g *group, admitted bool) (*process, error) {
 		return nil, err
 	}
 	p.feeds.Go(p.follow)
-	if err = z.fork(p, its); err == nil {
+	unborn, err := z.fork(p, its)
+	if err == nil {
 		err = p.awaitNamed(zygoteForks)
 	}
 	if err == nil && admitted {
 		err = g.admit(p.pid)
 	}
 	if err != nil {
+		if !unborn {
+			g.kill()
+		}
 		_ = p.report.SetReadDeadline(time.Unix(1, 0))
 		p.feeds.Wait()
 		p.closeAll()
@@ -323,20 +332,21 @@ func (z *zygote) start(g *group, admitted bool) (*process, error) {
 	return p, nil
 }
 
-// fork asks and waits for the answer.
-func (z *zygote) fork(p *process, its []int) error {
+// fork asks and waits for the answer. unborn says that no process came of it,
+// and none will.
+func (z *zygote) fork(p *process, its []int) (unborn bool, err error) {
 	w := &birth{process: p, failed: make(chan error, 1)}
 	z.mu.Lock()
-	if z.gone || !z.works {
+	if z.gone || !z.works || len(z.owes) > 0 {
 		z.mu.Unlock()
-		return errors.New("no zygote")
+		return true, errors.New("no zygote")
 	}
 	z.number++
 	number := z.number
 	z.waiting[number] = w
 	z.mu.Unlock()
 	request := binary.BigEndian.AppendUint64(nil, number)
-	err := p.group.enterable(func(spaces []int) error {
+	err = p.group.enterable(func(spaces []int) error {
 		rights := unix.UnixRights(append(slices.Clone(spaces), its...)...)
 		return os.NewSyscallError("sendmsg", unix.Sendmsg(z.conn.fd, request, rights, nil, unix.MSG_NOSIGNAL))
 	})
@@ -344,15 +354,25 @@ func (z *zygote) fork(p *process, its []int) error {
 		z.mu.Lock()
 		delete(z.waiting, number)
 		z.mu.Unlock()
-		return err
+		return true, err
 	}
+	late := time.NewTimer(zygoteForks)
+	defer late.Stop()
 	select {
 	case err := <-w.failed:
-		return err
-	case <-time.After(zygoteForks):
-		z.kill() // it does not do what it is for
-		return errors.New("the zygote does not answer")
+		return errors.As(err, new(unix.Errno)), err
+	case <-late.C:
 	}
+	// Programs may be its forks, which end with it: it is only not asked again.
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.waiting[number] == nil { // answered at the last moment
+		err := <-w.failed
+		return errors.As(err, new(unix.Errno)), err
+	}
+	delete(z.waiting, number)
+	z.owes[number] = true
+	return false, errors.New("the zygote does not answer")
 }
 
 // signal sends to it.

@@ -1,12 +1,19 @@
 package guest_test
 
 import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guest"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox/oci"
 )
@@ -158,4 +165,128 @@ func TestPreloaded(t *testing.T) {
 	s.code(t, workbench.Bash, "echo 'lines.linewidth: 7' > matplotlibrc").want(t, 0, "")
 	time.Sleep(warm)
 	s.code(t, workbench.Python, "import matplotlib\nprint(matplotlib.rcParams['lines.linewidth'])").want(t, 0, "7.0\n")
+}
+
+// mustStandIn starts a process in place of a zygote.
+func mustStandIn(t *testing.T) (pid int, ended chan struct{}) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	c := exec.CommandContext(ctx, "sleep", "600")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended = make(chan struct{})
+	go func() { // ends with the test
+		defer close(ended)
+		_ = c.Wait()
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return c.Process.Pid, ended
+}
+
+// state is the letter that the kernel has for what a process does.
+func state(t *testing.T, pid int) string {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(raw), ") ")
+	return after[:1]
+}
+
+// TestTakenForkKeepsItsZygote: a fork that a run has taken is not ended with its
+// zygote, also before it has its program.
+func TestTakenForkKeepsItsZygote(t *testing.T) {
+	pid, ended := mustStandIn(t)
+	z := guest.NewZygotes(pid, ended, false)
+	z.Keep()
+	if !z.Take() {
+		t.Fatal("there is no fork")
+	}
+	z.GiveUp()
+	select {
+	case <-ended:
+		t.Fatal("the zygote of a fork that a run has taken was ended")
+	case <-time.After(100 * time.Millisecond):
+	}
+	z.End()
+	z.GiveUp()
+	<-ended
+}
+
+// TestZygoteGoesOn: one that a run held up at the moment it became ready is not
+// left standing.
+func TestZygoteGoesOn(t *testing.T) {
+	pid, ended := mustStandIn(t)
+	z := guest.NewZygotes(pid, ended, true)
+	z.Begun()
+	for state(t, pid) != "T" {
+		time.Sleep(time.Millisecond)
+	}
+	go z.Follow() // ends with the process
+	for deadline := time.Now().Add(10 * time.Second); state(t, pid) == "T"; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the zygote stands still for good")
+		}
+	}
+}
+
+// TestContextGivesItsForkBack: once an interpreter that lived on has gone, its
+// zygote is given up as any other when a program needs the memory.
+func TestContextGivesItsForkBack(t *testing.T) {
+	s := MustSessionOf(t, oci.Runsc, "standard")
+	s.asFork(t, "")
+	r := request(workbench.Python, "import os; print(os.getppid())")
+	r.Context, r.Group = "lived", "lived"
+	s.do(t, r).want(t, 0, "0\n")
+	if err := s.Client.EndGroup(t.Context(), "lived"); err != nil {
+		t.Fatal(err)
+	}
+	s.code(t, workbench.Bash, "python3 -c 'import time; x = bytearray(b\"x\") * (225 << 20); time.sleep(1); print(len(x) >> 20)'").want(t, 0, "225\n")
+	if o := s.code(t, workbench.Python, "import os; print(os.getppid())"); o.stdout == "0\n" {
+		t.Error("the zygote stayed while a program needed its memory, though no program was its fork")
+	}
+}
+
+// TestSlowZygote: one that does not answer in time takes none of its forks with
+// it, and programs start without it until it does.
+func TestSlowZygote(t *testing.T) {
+	s := MustSessionOf(t, oci.Runc, "standard")
+	s.asFork(t, "")
+	long := request(workbench.Python, "import os, time\nprint(os.getppid(), flush=True); time.sleep(9); print('done')")
+	h := newHost()
+	r := s.begin(t, long, h)
+	<-h.wrote
+	pid := mustZygote(t, s)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // with the interpreter that may wait already, and without
+		s.code(t, workbench.Python, "print(6 * 7)").want(t, 0, "42\n")
+		time.Sleep(500 * time.Millisecond)
+	}
+	r.end().want(t, 0, "0\ndone\n")
+	_ = syscall.Kill(pid, syscall.SIGCONT) // it may be gone: no program is its fork
+	s.asFork(t, "print(6 * 7)").want(t, 0, "42\n")
+}
+
+// mustZygote finds the process on the host, which sees a container's: the first
+// of its name, for its forks have it too.
+func mustZygote(t *testing.T, s *session) int {
+	t.Helper()
+	found := 0
+	all, _ := os.ReadDir("/proc")
+	for _, e := range all {
+		pid, err := strconv.Atoi(e.Name())
+		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		group, _ := os.ReadFile("/proc/" + e.Name() + "/cgroup")
+		if err == nil && (found == 0 || pid < found) && strings.Contains(string(line), "/zygote.py") && strings.Contains(string(group), s.Sandbox.ID()) {
+			found = pid
+		}
+	}
+	if found == 0 {
+		t.Fatal("no zygote")
+	}
+	return found
 }
