@@ -83,6 +83,7 @@ func TestWaiterKeepsItsSandbox(t *testing.T) {
 
 // A tenant that floods the server does not keep another from running.
 func TestTenantsTakeTurns(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	w := mustWorld(t, func(o *server.Options) { o.MaxRunning, o.MaxSandboxes = 1, 8 })
 	flood, quiet := w.mustUser(t, "flood", "ada"), w.mustUser(t, "quiet", "ada")
 	var last string

@@ -52,6 +52,7 @@ func mustEvent[M any](t *testing.T, events []sdk.SessionEvent, kind workbench.Se
 // A session is warned before its deadline, and what it asked for is kept then:
 // from the last commit, with what a run that was ended by the deadline left.
 func TestDeadlineKeepsWhatWasAskedFor(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	w := mustShared(t)
 	c := w.mustUser(t, "deadline", "ada")
 	s := mustSessionOf(t, c, sdk.CreateSession{TTLMs: ptr(int64(30_000)), KeepAtExpiry: []string{"out/**", "*.none"}, Limits: &workbench.LimitsRequest{FileBytes: ptr(int64(1000))}})
@@ -103,6 +104,7 @@ func TestDeadlineKeepsWhatWasAskedFor(t *testing.T) {
 
 // A receipt says that the deadline is near, and what becomes of the files then.
 func TestReceiptTellsOfTheDeadline(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	w := mustShared(t)
 	c := w.mustUser(t, "deadline", "ben")
 	s := mustSessionOf(t, c, sdk.CreateSession{TTLMs: ptr(int64(60_000))})

@@ -50,6 +50,7 @@ False May to July
 
 // The scripted session of the README does on a server what it says.
 func TestScriptedSession(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	// Long enough that the session does not idle between two calls of a slow
 	// machine.
 	w := mustWorld(t, func(o *server.Options) { o.SuspendAfter = 8 * time.Second })

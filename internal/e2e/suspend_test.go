@@ -251,6 +251,7 @@ func TestFilesChangeWhileMemoryIsKept(t *testing.T) {
 // A session whose return waits for a place, and a server that stops meanwhile:
 // the memory is still there for the next one.
 func TestReturnWithoutAPlaceKeepsTheMemory(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	dir := t.TempDir()
 	small := func(o *server.Options) { o.MaxSandboxes = 1 }
 	w, err := open(dir, func(o *server.Options) { quick(o); small(o) })
