@@ -10,6 +10,7 @@ type Receipt struct {
 	Stdout  *string    `json:"stdout,omitempty"` // nil where the caller may not read contents, and in lists
 	Stderr  *string    `json:"stderr,omitempty"`
 	Results []Result   `json:"results,omitzero"` // in order; nil like Stdout
+	Error   *CellError `json:"error,omitempty"`  // of a cell that raised: its result of type error in short; nil like Stdout
 	Session SessionRef `json:"session"`
 }
 

@@ -2,6 +2,7 @@ package workbench
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 )
@@ -32,6 +33,34 @@ const (
 	ResultError      ResultType = "error" // an uncaught exception
 	ResultClear      ResultType = "clear" // what was displayed before is obsolete; it has no forms
 )
+
+// CellError is the exception that a cell did not catch, as its interpreter
+// tells it.
+type CellError struct {
+	Name      string `json:"name"`  // its class
+	Value     string `json:"value"` // what it says
+	Traceback string `json:"traceback"`
+}
+
+// LastError is what the last result of type error says, nil if there is none
+// or it is too large to be among the results.
+func LastError(all []Result) *CellError {
+	for _, r := range slices.Backward(all) {
+		if r.Type != ResultError {
+			continue
+		}
+		var told struct {
+			Name      string   `json:"ename"`
+			Value     string   `json:"evalue"`
+			Traceback []string `json:"traceback"`
+		}
+		if raw := r.Data["application/json"]; raw == nil || json.Unmarshal(raw, &told) != nil {
+			return nil
+		}
+		return &CellError{Name: told.Name, Value: told.Value, Traceback: strings.Join(told.Traceback, "\n")}
+	}
+	return nil
+}
 
 // ResultTypes lists every type.
 func ResultTypes() []ResultType {

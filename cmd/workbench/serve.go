@@ -51,7 +51,7 @@ func (a *app) serveCommand() *cobra.Command {
 	fl.IntVar(&l.options.MaxRunning, "max-running", 0, "runs that execute at once; default four per CPU")
 	fl.IntVar(&l.options.MaxBackground, "max-background", 0, "background runs that execute at once, besides those of --max-running; default 8, and at most what --max-sandboxes leaves")
 	fl.StringToIntVar(&l.options.Warm, "warm", map[string]int{workbench.DefaultSize: 2}, "sandboxes kept ready for new sessions, by size; =0 keeps none")
-	fl.DurationVar(&l.options.SuspendAfter, "suspend-after", 30*time.Second, "a session without work for so long gives its sandbox up and returns with its next run; 0: never")
+	fl.DurationVar(&l.options.SuspendAfter, "suspend-after", 30*time.Second, "a session without work for so long gives its sandbox up and returns with its next run; 0: only to make room")
 	fl.DurationSliceVar(&l.options.WarnBefore, "warn-before", workbench.DefaultWarnings(), "times before a session's deadline at which it is warned; half its life at most")
 	fl.IntVar(&l.options.MaxSandboxes, "max-sandboxes", 0, "live sandboxes; default by the host's memory")
 	return c

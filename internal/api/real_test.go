@@ -179,3 +179,44 @@ func TestLiveEventsForReal(t *testing.T) {
 		t.Errorf("the receipt is %s", receipt.Body)
 	}
 }
+
+// TestCommitThatIsGone: what names a commit that went with its session is told
+// so, when and why, for 30 days; who could not see it, and whoever asks later,
+// gets what a commit gets that never was.
+func TestCommitThatIsGone(t *testing.T) {
+	w := mustRealWorld(t)
+	key, other := w.Direct("", "acme", "ada"), w.Direct("", "acme", "bob")
+	sessions := "/v1/workbench/sessions/"
+	session, another := w.MustSession(key), w.MustSession(key)
+	commit := w.Do("PUT", sessions+session+"/workspace/content?path=f", key, "x").Want(200).Text("commit.id")
+	w.Do("PUT", sessions+another+"/workspace/content?path=f", key, "y").Want(200)
+	w.Do("POST", sessions+session+"/close", key, "").Want(200)
+	week := time.Now().Add(workbench.ReceiptGrace + time.Hour)
+	if _, err := w.db.PurgeReceipts(t.Context(), week, 100); err != nil {
+		t.Fatalf("purging: %v", err)
+	}
+	base, body := "/v1/workbench/commits/"+commit, `{"commit":"`+commit+`"}`
+	requests := [][3]string{
+		{"GET", base}, {"GET", base + "/tree"}, {"GET", base + "/content?path=f"}, {"GET", base + "/tar"}, {"GET", base + "/diff"},
+		{"POST", sessions + session + "/fork", body}, {"POST", sessions + another + "/fork", body}, {"POST", sessions + another + "/rollback", body},
+	}
+	for _, r := range requests {
+		x := w.Do(r[0], r[1], key, r[2]).Want(410)
+		detail := "the commit was deleted at " + week.UTC().Format(time.RFC3339) + ": its session ended more than 7 days ago, and so did the life of its last retained file"
+		if x.Text("code") != "commit_gone" || x.Text("detail") != detail || x.Text("hint") == "" || x.Text("retryable") != "false" {
+			t.Errorf("%s %s: %s", r[0], r[1], x.Body)
+		}
+		if x := w.Do(r[0], r[1], other, r[2]).Want(404); strings.Contains(string(x.Body), commit) {
+			t.Errorf("%s %s by another user: %s", r[0], r[1], x.Body)
+		}
+	}
+	if x := w.Do("GET", sessions+another+"/workspace/content?path=f", key, "").Want(200); string(x.Body) != "y" {
+		t.Errorf("after all the refusals the file is %q", x.Body)
+	}
+	if _, err := w.db.PurgeReceipts(t.Context(), week.Add(31*24*time.Hour), 100); err != nil {
+		t.Fatalf("purging: %v", err)
+	}
+	for _, r := range requests {
+		w.Do(r[0], r[1], key, r[2]).Want(404)
+	}
+}

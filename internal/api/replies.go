@@ -162,7 +162,7 @@ func wholeList[T any](l workbench.List[T], each func(T) T) workbench.List[T] {
 func receiptFor(p workbench.Principal, r workbench.Receipt) workbench.Receipt {
 	r.Run = runFor(p, r.Run)
 	if !p.MayReadContents(r.Owner()) {
-		r.Stdout, r.Stderr, r.Results = nil, nil, nil
+		r.Stdout, r.Stderr, r.Results, r.Error = nil, nil, nil, nil
 	}
 	return r
 }

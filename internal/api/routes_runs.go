@@ -204,7 +204,7 @@ func (c *call) receiptOf(runID string, wait time.Duration) (workbench.Receipt, e
 		return c.s.o.Engine.Receipt(c.ctx, c.p, runID, wait)
 	}
 	receipt, err := c.s.o.Engine.Receipt(c.ctx, c.reader(), runID, wait)
-	receipt.Stdout, receipt.Stderr, receipt.Result, receipt.Results = nil, nil, nil, nil
+	receipt.Stdout, receipt.Stderr, receipt.Result, receipt.Results, receipt.Error = nil, nil, nil, nil, nil
 	for i := range receipt.Artifacts {
 		receipt.Artifacts[i].Preview = ""
 	}

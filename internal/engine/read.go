@@ -36,7 +36,8 @@ func (e *Engine) Receipt(ctx context.Context, p workbench.Principal, runID strin
 	if !p.MayReadContents(run.Owner()) {
 		return receipt, nil
 	}
-	return receipt, e.addContents(ctx, p, &receipt)
+	err = e.addContents(ctx, p, &receipt)
+	return receipt, err
 }
 
 // addContents fills in what the run's log holds: output and results.
@@ -68,6 +69,9 @@ func (e *Engine) addContents(ctx context.Context, p workbench.Principal, r *work
 	}
 	r.Result = lastStructured(r.Results)
 	final := r.Status.Terminal() // a character may still be on its way
+	if final && r.Status != workbench.StatusSucceeded {
+		r.Error = workbench.LastError(r.Results)
+	}
 	captured := func(stream workbench.Stream) *string {
 		b := text[stream]
 		s := workbench.TextOf(b[:workbench.CutText(b, len(b), final)])
