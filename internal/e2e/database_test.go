@@ -1,13 +1,16 @@
 package e2e_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,4 +193,165 @@ func mustHolder(t *testing.T, dsn, session string) (instance string) {
 		t.Fatal(err)
 	}
 	return instance
+}
+
+// wire is between a server and its database. Once armed it lets the database
+// make one commit of a workspace, and is cut before the answer comes back.
+type wire struct {
+	t        *testing.T
+	listener net.Listener
+	to       string
+	work     sync.WaitGroup
+
+	mu    sync.Mutex
+	armed bool
+	cut   bool
+	named []byte // the statement that makes a commit, as connections have it prepared
+	conns map[net.Conn]bool
+}
+
+func mustWire(t *testing.T, to string) *wire {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{t: t, listener: l, to: to, conns: map[net.Conn]bool{}}
+	w.work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.work.Go(func() { w.carry(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		w.set(false, true)
+		w.work.Wait()
+	})
+	return w
+}
+
+// set arms the wire, or mends it.
+func (w *wire) set(armed, cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.armed, w.cut = armed, cut
+	for conn := range w.conns {
+		if cut {
+			_ = conn.Close()
+		}
+	}
+}
+
+func (w *wire) isCut() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cut
+}
+
+func (w *wire) carry(client net.Conn) {
+	defer client.Close()
+	database, err := net.Dial("tcp", w.to)
+	if err != nil {
+		return
+	}
+	defer database.Close()
+	w.mu.Lock()
+	if w.cut {
+		w.mu.Unlock()
+		return
+	}
+	w.conns[client] = true
+	w.mu.Unlock()
+	var last atomic.Bool // what is asked next is answered to nobody
+	w.work.Go(func() {
+		defer client.Close()
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := database.Read(buf)
+			if err != nil {
+				return
+			}
+			if last.Load() {
+				w.set(false, true)
+				return
+			}
+			if _, err := client.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	})
+	buf := make([]byte, 1<<16)
+	for marked := false; ; {
+		n, err := client.Read(buf)
+		if err != nil {
+			return
+		}
+		marked = w.makesCommit(buf[:n]) || marked
+		if bytes.Contains(buf[:n], []byte("commit\x00")) {
+			w.mu.Lock()
+			last.Store(marked && w.armed)
+			w.mu.Unlock()
+			marked = false
+		}
+		if _, err := database.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// makesCommit reports whether what is sent adds a commit.
+func (w *wire) makesCommit(sent []byte) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := bytes.Index(sent, []byte("INSERT INTO commits")); i > 0 { // it is prepared, after its name
+		w.named = bytes.Clone(sent[max(0, i-17) : i-1]) // the end of it
+	}
+	return len(w.named) > 0 && bytes.Contains(sent, w.named)
+}
+
+// A commit of the workspace whose answer was lost counts: who asked for it hears
+// that it is not known, and the session goes on from it, with its variables.
+func TestCommitWhoseAnswerIsLost(t *testing.T) {
+	pg := mustPostgres(t)
+	between := mustWire(t, pg.Address())
+	w := mustWorld(t, func(o *server.Options) {
+		o.Database, o.MasterKey, o.DefaultImage = strings.Replace(pg.TCPURL("w"), pg.Address(), between.listener.Addr().String(), 1), mustMasterKey(t), "minimal"
+	})
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	cell := sdk.CreateRun{Language: workbench.Bash, Code: "x=41; echo old > f; echo $x", ContextID: "default"}
+	first := s.mustRun(cell)
+	wantOut(t, first, "41\n")
+	made, err := w.admin.CreateKey(t.Context(), sdk.CreateKey{Kind: workbench.KeyDirect, Name: "once", Tenant: "acme", User: "ada"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	once, err := sdk.New(sdk.Options{BaseURL: w.url, Key: made.Secret, Retries: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	between.set(true, false)
+	if _, err := once.WriteWorkspaceFile(t.Context(), s.id, sdk.WriteFile{Path: "f"}, strings.NewReader("new")); err == nil {
+		t.Fatal("a change was confirmed that nobody could know of")
+	}
+	if !between.isCut() {
+		t.Fatal("the wire was not cut")
+	}
+	between.set(false, false)
+	cell.Code, cell.IdempotencyKey = "echo $((x + 1)); cat f; echo more > g", "next"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	run, err := persistent(ctx, func() (sdk.Submitted, error) { return s.c.CreateSessionRun(ctx, s.id, cell) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := s.mustWait(run.ID)
+	wantEnd(t, r, workbench.StatusSucceeded, "")
+	wantOut(t, r, "42\nnew")
+	if r.Generation != 1 || len(r.Files.Items) != 1 || r.Files.Items[0].Path != "g" || r.InputRoot == first.OutputRoot {
+		t.Errorf("generation %d, changed %+v, input %s after %s", r.Generation, r.Files.Items, r.InputRoot, first.OutputRoot)
+	}
 }

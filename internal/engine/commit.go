@@ -84,14 +84,7 @@ func (x *execution) adoptPlaced(ctx context.Context, made workspace.Committed) e
 	if made.Tree.Root() == x.c.tree.Root() && x.c.head != "" {
 		return nil
 	}
-	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: x.s.ID, TenantID: x.s.TenantID,
-		ParentID: x.c.head, Generation: x.c.generation, RunIDs: nonNil(x.c.since), Exclusive: len(x.c.out) == 0, CreatedAt: x.e.now()})
-	commit, err := x.e.o.Store.CreateCommit(ctx, commit, x.c.epoch, made.Refs)
-	if err != nil {
-		return err
-	}
-	x.c.advance(made.Tree, commit.ID, nil)
-	return nil
+	return x.c.record(ctx, x.s, made)
 }
 
 // selectedFiles is a guestwire.FileSource of a run's selected artifacts. It

@@ -51,13 +51,14 @@ type compute struct {
 	wire       *guestwire.Client
 	bound      workbench.Limits
 	tree       workspace.Tree
-	head       string // commit that tree is
-	base       string // scan token of tree in the sandbox
-	oomKills   int64  // processes of box that the host had killed for memory, when last looked at
-	known      int64  // generation that a run is known to have been dispatched in
-	keep       bool   // the session keeps its memory when it is suspended
-	tenant     string // of the session, once it has a sandbox
-	binding    string // of box: what its guest is bound to
+	head       string    // commit that tree is
+	base       string    // scan token of tree in the sandbox
+	doubt      *doubtful // a commit that head may have to be; see certain
+	oomKills   int64     // processes of box that the host had killed for memory, when last looked at
+	known      int64     // generation that a run is known to have been dispatched in
+	keep       bool      // the session keeps its memory when it is suspended
+	tenant     string    // of the session, once it has a sandbox
+	binding    string    // of box: what its guest is bound to
 
 	transfers atomic.Int32 // files of the session on their way, and lanes at work: they keep it awake
 	idleSince atomic.Int64 // monotonic, see Engine.uptime; 0 while it works or has no sandbox

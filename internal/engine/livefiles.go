@@ -226,14 +226,10 @@ func (c *compute) record(ctx context.Context, s workbench.Session, made workspac
 	}
 	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: s.ID, TenantID: s.TenantID, ParentID: c.head,
 		Generation: max(c.generation, s.Generation), RunIDs: nonNil(c.since), Exclusive: len(c.out) == 0, CreatedAt: c.e.now()})
-	commit, err := c.e.o.Store.CreateCommit(ctx, commit, c.epoch, made.Refs)
-	if err != nil {
+	if err := c.add(ctx, commit, made.Refs, made.Tree, false); err != nil {
 		return err
 	}
-	for x := range c.out {
-		x.shared = true // what it changes is committed together with this
-	}
-	c.advance(made.Tree, commit.ID, nil)
+	c.succeed(made.Tree, commit.ID)
 	return nil
 }
 

@@ -82,8 +82,8 @@ func (c *compute) rollBack(ctx context.Context, s workbench.Session, target work
 	commit := workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: s.ID, TenantID: s.TenantID, ParentID: c.head, Root: target.Root,
 		Generation: max(c.generation, s.Generation), RunIDs: []string{}, Exclusive: true, Files: target.Files, Bytes: target.Bytes,
 		RestoredFrom: target.ID, ManifestID: target.ManifestID, CreatedAt: c.e.now()}
-	commit, err := c.e.o.Store.CreateCommit(ctx, commit, c.epoch, nil) // the session has the blobs already
-	if err != nil {
+	// The session has the blobs already.
+	if err := c.add(ctx, commit, nil, to, memory == workbench.MemoryKept); err != nil {
 		return memory, err
 	}
 	if memory == workbench.MemoryKept {
@@ -116,6 +116,9 @@ func (c *compute) revert(ctx context.Context, s workbench.Session, from, to work
 // is the last commit again. While code runs, what changes by it cannot be told
 // from that: then what is there is committed. The caller holds c.mu.
 func (c *compute) takeBack(ctx context.Context, s workbench.Session) error {
+	if err := c.certain(ctx); err != nil {
+		return err
+	}
 	c.base = "" // the sandbox and the commit may differ: the scan tells all
 	made, _, err := c.scan(ctx, s)
 	switch {

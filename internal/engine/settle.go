@@ -123,6 +123,10 @@ func (x *execution) committed(ctx context.Context) (workspace.Committed, error) 
 	if x.c.box != x.box {
 		return workspace.Committed{}, workbench.E(workbench.CodeSandboxLost, "the sandbox was lost before it could be looked at")
 	}
+	err := x.e.stubbornly(ctx, "head", func() error { return x.c.certain(ctx) }, func() bool { return false })
+	if err != nil {
+		return workspace.Committed{}, err
+	}
 	committing, done := x.within(ctx, startWithin)
 	defer done()
 	began := time.Now()

@@ -62,7 +62,7 @@ func (e *Engine) terminal(runID string) func() bool {
 // not terminal, and how many it has settled as unknown. The caller holds c.mu.
 func (c *compute) clear(ctx context.Context) (active, unknown int, err error) {
 	if !c.dirty {
-		return 0, 0, nil
+		return 0, 0, c.certain(ctx)
 	}
 	c.drop(ctx)
 	c.alone() // whoever else had code in the sandbox settles it first
@@ -85,5 +85,5 @@ func (c *compute) clear(ctx context.Context) (active, unknown int, err error) {
 		}
 	}
 	c.dirty = false
-	return active, unknown, nil
+	return active, unknown, c.certain(ctx)
 }

@@ -75,6 +75,9 @@ func (e *Engine) suspendIdle(ctx context.Context) {
 // the next run finds. The session's place on this engine
 // then holds next to nothing. The caller holds c.mu, and nothing is out.
 func (c *compute) suspend(ctx context.Context) {
+	if err := c.certain(ctx); err != nil {
+		c.e.log.Warn("the last commit is not known", "session", c.id, "err", err)
+	}
 	if c.box == nil {
 		return
 	}
