@@ -22,11 +22,19 @@ import (
 // descriptor can be left in a socket). So an open file is one that may change
 // until no code lives. Writing needs no event of its own then; truncating a
 // file by its name does.
+//
+// A file can be written through a name that it gets and loses again, and then
+// only that name is heard of. So files are watched as well: one that gets a name
+// has its attributes changed.
 type changes struct {
 	mu    sync.Mutex
 	fd    int                          // -1: nothing is followed
 	dirs  map[int32]string             // watched directories: "" or a path with "/" at its end
+	files map[int32]uint64             // watched files: their inodes
+	known map[uint64]bool              // the same inodes
+	blind bool                         // some files are not watched
 	names map[guestwire.Path]happening // what may have changed since the last settled scan
+	inner map[uint64]bool              // files whose attributes have, under whatever name
 	buf   []byte
 	held  bool // a scan looks, and makes events of its own
 }
@@ -37,12 +45,13 @@ type happening uint8
 const (
 	touched  happening = 1 << iota
 	appeared           // something has a name that it did not have before
+	passed             // and something that had it has it no more
 )
 
 const (
 	watchMask = unix.IN_OPEN | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 		unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
-	maxWatched = 1 << 13 // directories
+	maxWatched = 1 << 13 // directories, and as many files
 	maxChanged = 1 << 14 // names; beyond, looking at everything costs no more than what the code did
 	// maxDrained bounds the bytes of events taken at once: code can make them
 	// faster than they are read.
@@ -60,7 +69,8 @@ func (c *changes) follow() {
 	if err != nil {
 		return
 	}
-	c.fd, c.dirs, c.names = fd, map[int32]string{}, map[guestwire.Path]happening{}
+	c.fd, c.dirs, c.files, c.known, c.blind = fd, map[int32]string{}, map[int32]uint64{}, map[uint64]bool{}, false
+	c.names, c.inner = map[guestwire.Path]happening{}, map[uint64]bool{}
 	if c.buf == nil {
 		c.buf = make([]byte, 64<<10)
 	}
@@ -77,7 +87,7 @@ func (c *changes) forget() {
 	if c.fd >= 0 {
 		_ = unix.Close(c.fd)
 	}
-	c.fd, c.dirs, c.names = -1, nil, nil
+	c.fd, c.dirs, c.files, c.known, c.names, c.inner = -1, nil, nil, nil, nil, nil
 }
 
 // watch follows what happens in a directory, "" for the workspace itself. No
@@ -100,6 +110,33 @@ func (c *changes) watch(dir string) {
 	c.dirs[int32(wd)] = prefix
 }
 
+// watchFile follows whether a file gets further names. No code may run. A file
+// that code's identity may not read cannot be watched.
+func (c *changes) watchFile(p guestwire.Path, inode uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 || c.known[inode] {
+		return
+	}
+	if len(c.files) >= maxWatched {
+		c.blind = true
+		return
+	}
+	wd, err := unix.InotifyAddWatch(c.fd, workspaceDir+"/"+string(p), unix.IN_ATTRIB|unix.IN_DONT_FOLLOW)
+	if err != nil {
+		c.blind = true
+		return
+	}
+	c.files[int32(wd)], c.known[inode] = inode, true
+}
+
+// sees reports whether every known file is watched.
+func (c *changes) sees() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.blind
+}
+
 // drain takes up what has happened so far, so that it does not pile up in the
 // kernel while code runs.
 func (c *changes) drain() {
@@ -110,15 +147,22 @@ func (c *changes) drain() {
 	}
 }
 
-// known gives the names that may have changed since settle, or ok false when
-// others may have, too. A scan that looks at them calls settle or release when
-// it is done, before code goes on.
-func (c *changes) known() (names map[guestwire.Path]happening, ok bool) {
+// happened gives the names that may have changed since settle, or ok false when
+// others may have, too; of gives the names of a file that had some then. A scan
+// that looks at them calls settle or release when it is done, before code goes
+// on.
+func (c *changes) happened(of func(inode uint64) []guestwire.Path) (names map[guestwire.Path]happening, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.read(c.note)
 	c.held = true
-	return maps.Clone(c.names), c.fd >= 0
+	names = maps.Clone(c.names)
+	for inode := range c.inner {
+		for _, p := range of(inode) {
+			names[p] |= touched
+		}
+	}
+	return names, c.fd >= 0
 }
 
 // settle forgets what has happened: a scan has seen it. Files that were opened
@@ -127,7 +171,7 @@ func (c *changes) settle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fd >= 0 {
-		c.names = map[guestwire.Path]happening{}
+		c.names, c.inner = map[guestwire.Path]happening{}, map[uint64]bool{}
 	}
 	c.read(func(wd int32, mask uint32, name string) bool {
 		if mask&(unix.IN_OPEN|unix.IN_ATTRIB|unix.IN_Q_OVERFLOW) != 0 {
@@ -193,8 +237,13 @@ func (c *changes) note(wd int32, mask uint32, name string) bool {
 	case mask&(unix.IN_Q_OVERFLOW|unix.IN_UNMOUNT) != 0, isDir && mask&moved != 0:
 		return false // a moved directory takes watches and open files along
 	case mask&unix.IN_IGNORED != 0:
+		delete(c.known, c.files[wd])
+		delete(c.files, wd)
 		delete(c.dirs, wd)
 		return true
+	case c.files[wd] != 0:
+		c.inner[c.files[wd]] = true
+		return len(c.inner) <= maxChanged
 	case name == "", isDir && mask&unix.IN_OPEN != 0:
 		return true // a directory's own changes come by its name, too
 	}
@@ -202,11 +251,14 @@ func (c *changes) note(wd int32, mask uint32, name string) bool {
 	if !ok {
 		return false
 	}
+	p := guestwire.Path(prefix + name)
 	h := touched
 	if mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
 		h |= appeared
 	}
-	p := guestwire.Path(prefix + name)
+	if mask&(unix.IN_CREATE|unix.IN_DELETE|moved) != 0 && c.names[p]&appeared != 0 {
+		h |= passed
+	}
 	c.names[p] |= h
 	return len(c.names) <= maxChanged
 }

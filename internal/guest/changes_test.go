@@ -165,3 +165,35 @@ os.pwrite(fd, b"new", 0)
 		}
 	})
 }
+
+// A file is written through a name that comes and goes between two scans: in a
+// directory that is watched and in one that is new, by write and through memory.
+func TestScanOfAFileWrittenThroughAPassingName(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		s.code(t, workbench.Bash, "for f in a b c d; do echo old > $f; done; echo shut > e; chmod 200 e").want(t, 0, "")
+		_, res := s.scan(t, "")
+		write := func(file, through string, mapped bool) string {
+			how := "f.write(os.urandom(4))"
+			if mapped {
+				how = "mmap.mmap(f.fileno(), 4)[0:3] = os.urandom(3)"
+			}
+			return fmt.Sprintf("os.link(%[1]q, %[2]q)\nwith open(%[2]q, 'r+b', 0) as f: %[3]s\nos.unlink(%[2]q)\n", file, through, how)
+		}
+		look := func(code string, want ...string) {
+			t.Helper()
+			s.code(t, workbench.Python, "import mmap, os\n"+code).want(t, 0, "")
+			var f *files
+			f, res = s.scan(t, res.Token)
+			if !slices.Equal(f.order, want) {
+				t.Errorf("%q, want %q", f.order, want)
+			}
+		}
+		look(write("a", "t", false), "modified a")
+		look("os.mkdir('n')\n"+write("b", "n/t", true), "modified b", "added n")
+		look(write("a", "t", false)+"os.rename('c', 't')\nos.utime('b')\n", "removed c", "modified a", "modified b", "added t")
+		look("os.rename('t', 'c')\nos.chmod('e', 0o600)", "removed t", "added c", "modified e")
+		look(write("c", "t", true)+"os.rename('d', 'x')\n", "removed d", "modified c", "added x")
+		look(write("x", "t", true), "modified x")
+		look("os.mkdir('m')\n"+write("x", "m/t", false)+"os.rmdir('m')\n", "modified x")
+	})
+}

@@ -84,7 +84,7 @@ func (t *tree) walker(ctx context.Context, l guestwire.SandboxLimits, quiet bool
 // look finds what has changed since the last scan: at the names that may have
 // changed, where those are known, else everywhere.
 func (t *tree) look(ctx context.Context, l guestwire.SandboxLimits, quiet bool) (*walker, error) {
-	names, ok := t.changes.known()
+	names, ok := t.changes.happened(func(inode uint64) []guestwire.Path { return t.names[inode] })
 	if err := openWorkspace(); err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (w *walker) lookAt(names map[guestwire.Path]happening, l guestwire.SandboxL
 		if old, ok := w.t.nodes[p]; ok && old.typ == guestwire.TypeFile && len(w.t.names[old.inode]) > 1 {
 			left = append(left, w.t.names[old.inode]...)
 		}
-		if err := w.lookOnce(&dirs, p, names[p]&appeared != 0); err != nil {
+		if err := w.lookOnce(&dirs, p, names[p]); err != nil {
 			return err
 		}
 		left = append(left, w.linked...)
@@ -185,12 +185,12 @@ func (w *walker) lookAt(names map[guestwire.Path]happening, l guestwire.SandboxL
 }
 
 // lookOnce looks at one name.
-func (w *walker) lookOnce(dirs *dirCache, p guestwire.Path, appeared bool) error {
+func (w *walker) lookOnce(dirs *dirCache, p guestwire.Path, h happening) error {
+	appeared := h&appeared != 0
 	old, known := w.t.nodes[p]
 	wasDir := known && old.typ == guestwire.TypeDir
-	missing := func() {
-		w.gone[p] = known
-		w.lost[p] = true
+	if h&passed != 0 && !w.t.changes.sees() {
+		return errUnsure // it may have been a further name of any file
 	}
 	dir, name := split(p)
 	fd, err := dirs.open(dir)
@@ -200,12 +200,16 @@ func (w *walker) lookOnce(dirs *dirCache, p guestwire.Path, appeared bool) error
 	}
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		missing()
+		w.gone[p] = known
+		w.lost[p] = true
 		return nil
 	case err != nil:
 		return errUnsure
 	}
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	if isDir && appeared && !w.t.changes.sees() {
+		return errUnsure // any file may have had a further name in it
+	}
 	if isDir && wasDir && !appeared {
 		n := old
 		n.mode, n.mtime, n.ctime, n.inode = st.Mode&0o7777, st.Mtim.Nano(), st.Ctim.Nano(), st.Ino
@@ -418,6 +422,7 @@ func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, de
 			return nil //nolint:nilerr // the host is told that it was skipped
 		}
 		w.leftBytes -= wholePages(n.size)
+		w.t.changes.watchFile(p, st.Ino)
 	case unix.S_IFLNK:
 		target, err := readlink(fd, name)
 		if err != nil {
