@@ -78,6 +78,8 @@ type shelf struct {
 	kind  Kind
 	want  int
 	ready []*Warm
+	pause time.Duration // after the last start, which failed; 0: it did not
+	again time.Time     // when the next start may be tried
 }
 
 // New makes a pool that keeps nothing until Keep.
@@ -106,7 +108,7 @@ func (p *Pool) Keep(name string, k Kind, n int) {
 	}
 	var over []*Warm
 	if s.kind != k {
-		over, s.ready = s.ready, nil
+		over, s.ready, s.pause, s.again = s.ready, nil, 0, time.Time{}
 	}
 	if len(s.ready) > n {
 		over = append(over, s.ready[n:]...)
@@ -229,12 +231,14 @@ func (p *Pool) poke() {
 	}
 }
 
-// missing names a shelf that lacks a sandbox, having taken out what died.
-func (p *Pool) missing() (name string, k Kind, ok bool) {
+// missing names a shelf that lacks a sandbox, having taken out what died: the
+// first for which it is time. Where there is none, wait says for how long.
+func (p *Pool) missing() (name string, k Kind, ok bool, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	wait = longestPause
 	if p.closed {
-		return "", Kind{}, false
+		return "", Kind{}, false, wait
 	}
 	for _, n := range p.order {
 		s := p.shelf[n]
@@ -247,21 +251,26 @@ func (p *Pool) missing() (name string, k Kind, ok bool) {
 			}
 		}
 		s.ready = alive
-		if !ok && len(s.ready) < s.want {
-			name, k, ok = n, s.kind, true
+		if len(s.ready) >= s.want || ok {
+			continue
 		}
+		if left := time.Until(s.again); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		name, k, ok = n, s.kind, true
 	}
 	p.counted()
-	return name, k, ok
+	return name, k, ok, wait
 }
 
-// fill starts what is missing, one at a time, until the pool is closed.
+// fill starts what is missing, one at a time, until the pool is closed. A kind
+// that does not start keeps no other waiting.
 func (p *Pool) fill() {
-	pause := firstPause
 	for p.ctx.Err() == nil {
-		name, k, ok := p.missing()
+		name, k, ok, wait := p.missing()
 		if !ok {
-			p.rest(longestPause)
+			p.rest(wait)
 			continue
 		}
 		if !p.o.Reserve() {
@@ -269,18 +278,32 @@ func (p *Pool) fill() {
 			continue
 		}
 		w, err := Start(p.ctx, p.o.Driver, k)
+		pause := p.tried(name, k, err)
 		if err != nil {
 			p.o.Release()
 			if p.ctx.Err() == nil {
-				p.o.Log.Warn("warm sandbox not started", "again", pause.String(), "err", err)
+				p.o.Log.Warn("warm sandbox not started", "kind", name, "again", pause.String(), "err", err)
 			}
-			p.sleep(pause)
-			pause = min(2*pause, longestPause)
 			continue
 		}
-		pause = firstPause
 		p.put(name, k, w)
 	}
+}
+
+// tried notes how a start for a shelf ended, and returns for how long none is
+// tried.
+func (p *Pool) tried(name string, k Kind, err error) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.shelf[name]
+	switch {
+	case err == nil:
+		s.pause, s.again = 0, time.Time{}
+	case s.kind == k: // another kind may start
+		s.pause = max(firstPause, min(2*s.pause, longestPause))
+		s.again = time.Now().Add(s.pause)
+	}
+	return s.pause
 }
 
 // put shelves a started sandbox, unless it is not wanted any more.
@@ -314,15 +337,6 @@ func (p *Pool) rest(d time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-p.wake:
-	case <-timer.C:
-	case <-p.ctx.Done():
-	}
-}
-
-func (p *Pool) sleep(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
 	case <-timer.C:
 	case <-p.ctx.Done():
 	}

@@ -25,7 +25,8 @@ type world struct {
 	most         int64
 	hits, misses atomic.Int64
 	warm         atomic.Int64
-	fail         atomic.Bool // Start does
+	fail         atomic.Bool  // Start does
+	failClass    atomic.Int64 // and of classes with as many tasks
 }
 
 func (w *world) Claimed(hit bool) {
@@ -42,10 +43,11 @@ func (w *world) Warm(n int) { w.warm.Store(int64(n)) }
 type driver struct {
 	sandbox.Driver
 	broken *atomic.Bool
+	class  *atomic.Int64
 }
 
 func (w driver) Start(ctx context.Context, c sandbox.Class) (sandbox.Sandbox, error) {
-	if w.broken.Load() {
+	if w.broken.Load() || int64(c.Tasks) == w.class.Load() {
 		return nil, errors.New("broken")
 	}
 	return w.Driver.Start(ctx, c)
@@ -68,7 +70,7 @@ func mustWorld(t *testing.T, most int64) *world {
 		t.Fatal(err)
 	}
 	w := &world{most: most}
-	w.driver = driver{Driver: d, broken: &w.fail}
+	w.driver = driver{Driver: d, broken: &w.fail, class: &w.failClass}
 	class := sandboxtest.Standard(env.Image)
 	w.kind = pool.Kind{Class: class, Limits: guestwire.SandboxLimits{MemoryBytes: class.MemoryBytes, WorkspaceBytes: class.WorkspaceBytes,
 		WorkspaceInodes: class.WorkspaceInodes, ScratchBytes: class.ScratchBytes, Tasks: class.Tasks, OpenFiles: sandboxtest.OpenFiles, CPUs: class.CPUs}}
@@ -232,4 +234,20 @@ func TestPoolOutlastsABrokenDriver(t *testing.T) {
 	}
 	w.fail.Store(false)
 	w.await(t, 1)
+}
+
+// TestPoolGoesOnBesideAKindThatDoesNotStart: what cannot be started keeps no
+// other kind from being ready, however often it is wanted.
+func TestPoolGoesOnBesideAKindThatDoesNotStart(t *testing.T) {
+	w := mustWorld(t, 8)
+	other := w.kind
+	other.Class.Tasks--
+	w.failClass.Store(int64(other.Class.Tasks))
+	w.Keep("other", other, 1)
+	w.Keep("standard", w.kind, 2)
+	w.await(t, 2)
+	w.drop(t, w.Claim(w.kind))
+	w.await(t, 2)
+	w.failClass.Store(-1)
+	w.await(t, 3)
 }
