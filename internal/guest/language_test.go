@@ -87,6 +87,8 @@ func TestPython(t *testing.T) {
 			{name: "a forked child that returns", source: "import os, sys\npid = os.fork()\nif pid: os.waitpid(pid, 0); print('parent'); sys.exit(4)\nprint('child')", exit: 4, stdout: "child\nparent\n"},
 			{name: "pickling of main's classes", source: "import pickle\nclass P: pass\nprint(type(pickle.loads(pickle.dumps(P()))).__name__)", stdout: "P\n"},
 			{name: "inspect and dataclasses", source: "import inspect, dataclasses, typing\n@dataclasses.dataclass\nclass A:\n    x: int = 1\ndef f():\n    return 'source'\nprint(inspect.getsource(f), typing.get_type_hints(A))", stdout: "def f():\n    return 'source'\n {'x': <class 'int'>}\n"},
+			{name: "threads that go on at the end", source: "import threading, time\nx = [0]\nclass Slow:\n    def __del__(self, wait=time.sleep): wait(0.3)\ndef f():\n    while True: len(x)\nslow = Slow()\nthreading.Thread(target=f, daemon=True).start()\nprint('end')", stdout: "end\n", not: []string{"Traceback"}},
+			{name: "threads that fail before", source: "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", stderr: []string{"ZeroDivisionError"}},
 			{name: "own excepthook", source: "import sys\nsys.excepthook = lambda t, v, tb: print('hook', t.__name__, tb.tb_lineno)\nraise KeyError", exit: 1, stdout: "hook KeyError 3\n"},
 			{name: "a module named like the helper's parts", source: "import json, socket; print(json.__file__.startswith('/usr/lib'))", stdout: "True\n"},
 			{name: "UTF-8 with a mark, and a declared encoding", source: "\ufeff# -*- coding: utf-8 -*-\nprint('é')", stdout: "é\n"},

@@ -259,6 +259,9 @@ def at_exit(module, code, rehearsal=False):
     if not rehearsal:
         attempt(threading._shutdown)
         attempt(atexit._run_exitfuncs)
+        # Threads that nobody waits for go on and find less and less; they end with
+        # the process, and an interpreter that goes says nothing of them.
+        threading.excepthook = lambda args: None
     flush_files()  # before objects go: a collector may close a file too early
     names = module.__dict__
     for private in (True, False):
