@@ -132,4 +132,11 @@ func TestSandboxKilledFromOutside(t *testing.T) {
 	if next.Generation != 2 {
 		t.Errorf("generation %d", next.Generation)
 	}
+	if _, err := s.c.CloseAgentSession(t.Context(), s.id); err != nil {
+		t.Fatal(err)
+	}
+	events := mustFollowSession(t, s.c, s.id)
+	if lost := mustEvent[workbench.GenerationEvent](t, events, workbench.EventSandboxLost); lost.Generation != 2 {
+		t.Errorf("sandbox_lost: %+v", lost)
+	}
 }

@@ -283,6 +283,76 @@ func TestCharts(t *testing.T) {
 	if !strings.Contains(types, "image") || !strings.Contains(types, "error") {
 		t.Fatalf("a figure before an exception: %q: %+v", types, failed.Results)
 	}
+	wantError(t, failed, "ValueError", "añ", "Traceback (most recent call last):\n", "ValueError: añ")
+}
+
+// wantError fails unless the receipt tells the error that ended a cell.
+func wantError(t *testing.T, r workbench.Receipt, name, value string, inTrace ...string) {
+	t.Helper()
+	if r.Error == nil || r.Error.Name != name || r.Error.Value != value {
+		t.Fatalf("the receipt's error is %+v", r.Error)
+	}
+	for _, part := range inTrace {
+		if !strings.Contains(r.Error.Traceback, part) || !strings.Contains(text(r.Stderr), part) {
+			t.Errorf("%q is not in the traceback %q, or not in stderr %q", part, r.Error.Traceback, text(r.Stderr))
+		}
+	}
+}
+
+// Row N3: each form of what a cell shows comes as it was given, from Python and
+// from JavaScript.
+func TestFormsOfResults(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	const svg = `<svg xmlns="http://www.w3.org/2000/svg"><text>é</text></svg>`
+	python := s.py(`from IPython.display import display, HTML, JSON, Latex, Markdown, SVG
+import pandas as pd
+display(Latex(r"$\frac{1}{2}$"), Markdown("**é**"), SVG('` + svg + `'), JSON({"a": [1, None, "ñ"]}), HTML("<b>&amp;</b>"))
+pd.DataFrame({"n": [7]})`)
+	wantEnd(t, python, workbench.StatusSucceeded, "")
+	if len(python.Results) != 6 || python.Error != nil {
+		t.Fatalf("%d results, error %+v", len(python.Results), python.Error)
+	}
+	script, err := s.c.CreateContext(t.Context(), s.id, sdk.CreateContext{Language: workbench.JavaScript})
+	if err != nil || script.Session == nil || script.Session.ID != s.id {
+		t.Fatalf("%+v, %v", script, err)
+	}
+	js := func(code string) workbench.Receipt {
+		return s.mustRun(sdk.CreateRun{Language: workbench.JavaScript, Code: code, ContextID: script.ID})
+	}
+	javascript := js(`await workbench.display({"text/latex": "$\\frac{1}{2}$"}); await workbench.display({"text/markdown": "**é**"});
+await workbench.display({"image/svg+xml": '` + svg + `'}); await workbench.display({"application/json": {"a": [1, null, "ñ"]}});
+await workbench.display({"text/html": "<b>&amp;</b>"});
+({ n: [7] })`)
+	wantEnd(t, javascript, workbench.StatusSucceeded, "")
+	if len(javascript.Results) != 6 {
+		t.Fatalf("%d results: %+v", len(javascript.Results), javascript.Results)
+	}
+	for language, r := range map[string]workbench.Receipt{"Python": python, "JavaScript": javascript} {
+		for i, form := range []struct{ mime, text string }{{"text/latex", `$\frac{1}{2}$`}, {"text/markdown", "**é**"}, {"image/svg+xml", svg}, {}, {"text/html", "<b>&amp;</b>"}} {
+			got, ok := r.Results[i].Text(form.mime)
+			if form.mime != "" && (!ok || strings.TrimSpace(got) != form.text) {
+				t.Errorf("%s: %s is %s", language, form.mime, r.Results[i].Data)
+			}
+		}
+		if got := strings.ReplaceAll(string(r.Results[3].Data["application/json"]), `\u00f1`, "ñ"); got != `{"a":[1,null,"ñ"]}` {
+			t.Errorf("%s: JSON is %s", language, got)
+		}
+		if got, err := s.c.ReadResult(t.Context(), r.ID, 2, "image/svg+xml"); err != nil || strings.TrimSpace(string(got)) != svg {
+			t.Errorf("%s: the SVG's bytes are %q, %v", language, got, err)
+		}
+	}
+	if table, _ := python.Results[5].Text("text/html"); python.Results[5].Type != workbench.ResultValue || !strings.Contains(table, "<td>7</td>") {
+		t.Errorf("the table is %s", python.Results[5].Data)
+	}
+	if last := javascript.Results[5]; last.Type != workbench.ResultValue || string(last.Data["application/json"]) != `{"n":[7]}` {
+		t.Errorf("the object is %s", last.Data)
+	}
+	failed := js("null.x")
+	wantEnd(t, failed, workbench.StatusFailed, workbench.ReasonExit)
+	wantError(t, failed, "TypeError", "Cannot read properties of null (reading 'x')", "TypeError: ")
+	if r := s.mustPython("raise ValueError('x')"); r.Error != nil || len(r.Results) != 0 {
+		t.Errorf("a program has the error %+v, and shows %+v", r.Error, r.Results)
+	}
 }
 
 // A program without a context shows in the same way.

@@ -30,6 +30,45 @@ func TestRuncDriver(t *testing.T) {
 	if err != nil || got.Driver != "runc" || got.Isolation != "shared" {
 		t.Errorf("session says %q, %q, %v", got.Driver, got.Isolation, err)
 	}
+	_, err = s.c.CreateAgentSession(t.Context(), sdk.CreateSession{KeepMemory: true}) // runc writes no memory out
+	wantCode(t, err, workbench.CodeNotBuilt)
+	if e := workbench.AsError(err); e.Field != "keepMemory" || e.Hint == "" {
+		t.Errorf("keepMemory on runc: field %q, hint %q", e.Field, e.Hint)
+	}
+}
+
+// A session that keeps its memory can be forked where memory cannot be kept.
+func TestForkOnAnotherDriver(t *testing.T) {
+	dir := t.TempDir()
+	w, err := open(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := w.mustUser(t, "acme", "ada").CreateAgentSession(t.Context(), sdk.CreateSession{KeepMemory: true})
+	if err != nil || !made.KeepMemory {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	s := &session{t: t, c: w.mustUser(t, "acme", "ada"), id: made.ID}
+	s.mustWrite("f", "here")
+	if err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+	if w, err = open(dir, func(o *server.Options) { o.Driver = "runc" }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	fork, err := w.mustUser(t, "acme", "ada").ForkAgentSession(t.Context(), s.id, sdk.ForkSession{})
+	if err != nil || fork.KeepMemory || fork.Driver != "runc" {
+		t.Fatalf("the fork: %+v, %v", fork, err)
+	}
+	f := &session{t: t, c: w.mustUser(t, "acme", "ada"), id: fork.ID}
+	if got := f.mustFile("f"); got != "here" {
+		t.Errorf("the fork's file holds %q", got)
+	}
 }
 
 // Two servers on one host, each with a sandbox: the end and the start of one

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,30 @@ func TestIdleSessionReturnsWithItsFiles(t *testing.T) {
 	r = s.mustWait(next)
 	if len(r.Notices) != 0 || r.VariablesLost || r.Generation != 2 {
 		t.Errorf("the next run: generation %d, variables lost: %t, notices %+v", r.Generation, r.VariablesLost, r.Notices)
+	}
+	s.mustSuspended()
+	wantComings(t, s, "suspended false 1", "resumed false 2", "suspended false 2")
+}
+
+// wantComings closes the session and fails unless its events tell these
+// suspensions and returns: memory kept, generation.
+func wantComings(t *testing.T, s *session, want ...string) {
+	t.Helper()
+	if _, err := s.c.CloseAgentSession(t.Context(), s.id); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range mustFollowSession(t, s.c, s.id) {
+		if e.Kind == workbench.EventSuspended || e.Kind == workbench.EventResumed {
+			var meta workbench.SuspendedEvent // that of resumed has the same fields
+			if err := e.Read(&meta); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, fmt.Sprint(e.Kind, " ", meta.MemoryKept, " ", meta.Generation))
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the session's events tell %q, want %q", got, want)
 	}
 }
 
@@ -144,9 +169,7 @@ func TestSessionReturnsWithItsMemory(t *testing.T) {
 		wantOut(t, s.mustWait(second), fmt.Sprintf("%d\n", 42+round))
 	}
 	s.mustSuspended()
-	if _, err := s.c.CloseAgentSession(t.Context(), s.id); err != nil {
-		t.Fatal(err)
-	}
+	wantComings(t, s, "suspended true 1", "resumed true 1", "suspended true 1", "resumed true 1", "suspended true 1", "resumed true 1", "suspended true 1")
 }
 
 // mustNowhere fails if the text is in a file of the data directory.

@@ -41,7 +41,9 @@ func (e *Engine) Fork(ctx context.Context, p workbench.Principal, sessionID stri
 	if err != nil {
 		return workbench.Session{}, err
 	}
-	s, r, err := e.newSession(ctx, p, forkRequest(from, req))
+	like := forkRequest(from, req)
+	like.KeepMemory = from.KeepMemory && e.keepsMemory() // a fork has no say in it
+	s, r, err := e.newSession(ctx, p, like)
 	if err != nil {
 		return workbench.Session{}, err
 	}
@@ -138,7 +140,7 @@ func (e *Engine) chosenCommit(ctx context.Context, p workbench.Principal, s work
 // forkRequest is the request for a session like the one that is forked.
 func forkRequest(from workbench.Session, req workbench.ForkSession) workbench.CreateSession {
 	out := workbench.CreateSession{Agent: from.Agent, Labels: from.Labels, Tools: from.Tools, Aliases: from.Aliases, Size: from.Size, Image: from.Image, TTL: req.TTL,
-		KeepMemory: from.KeepMemory, KeepAtExpiry: from.KeepAtExpiry}
+		KeepAtExpiry: from.KeepAtExpiry}
 	if req.Agent != nil {
 		out.Agent = *req.Agent
 	}

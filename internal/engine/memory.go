@@ -15,6 +15,12 @@ import (
 // checkpointWithin bounds writing a sandbox's memory out and sealing it.
 const checkpointWithin = 60 * time.Second
 
+// keepsMemory reports whether sessions can keep their memory here.
+func (e *Engine) keepsMemory() bool {
+	can := e.info.Capabilities
+	return can.Checkpoint && can.Restore && e.o.Memory != nil
+}
+
 // keepMemory ends the session's sandbox with its memory sealed. It returns nil
 // where that cannot be: then the sandbox may still be there. The caller holds
 // c.mu, and nothing is out.

@@ -83,7 +83,7 @@ func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req work
 		}
 		ttl = req.TTL
 	}
-	if can := e.info.Capabilities; req.KeepMemory && (!can.Checkpoint || !can.Restore || e.o.Memory == nil) {
+	if req.KeepMemory && !e.keepsMemory() {
 		return bad(workbench.E(workbench.CodeNotBuilt, "the driver %s cannot keep memory", e.info.Driver).WithField("keepMemory").
 			WithHint("leave keepMemory out: files stay either way"))
 	}
