@@ -20,6 +20,7 @@ func (g *group) hold(why uint32) error {
 	held := g.held.Load()
 	if held == 0 {
 		if _, err := g.ask(groupCommand{Op: "pause"}); err != nil {
+			_ = g.tell(groupCommand{Op: "resume"}) // what did stop goes on
 			return err
 		}
 	}

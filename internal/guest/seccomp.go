@@ -66,12 +66,15 @@ func oneOf(n uint32, otherwise uint32, values ...uint32) bpfCode {
 
 const fSetSig = 10 // F_SETSIG: the signal for a descriptor that is ready
 
-// noContinue refuses an operation that chooses a signal which the kernel sends
-// later, if the signal is SIGCONT: what stands still between two cells, or while
-// the workspace is read, would have itself woken.
-func noContinue(opArg, op, signalArg uint32) bpfCode {
-	chosen := append(bpfCode{arg(signalArg)}, equal(uint32(unix.SIGCONT), ret(retEPERM), ret(retAllow))...)
-	return append(bpfCode{arg(opArg)}, equal(op, chosen, ret(retAllow))...)
+// notChosen refuses an operation that chooses a signal which the kernel sends
+// later, if the signal is one of those listed: what stands still between two
+// cells, or while the workspace is read, would have itself woken.
+func notChosen(opArg, op, signalArg uint32, signals ...unix.Signal) bpfCode {
+	code := ret(retAllow)
+	for _, s := range signals {
+		code = equal(uint32(s), ret(retEPERM), code)
+	}
+	return append(bpfCode{arg(opArg)}, equal(op, append(bpfCode{arg(signalArg)}, code...), ret(retAllow))...)
 }
 
 const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
@@ -88,7 +91,9 @@ func checked() map[uintptr]bpfCode {
 		equal(unix.AF_UNIX, kinds, equal(unix.AF_INET, kinds, equal(unix.AF_INET6, kinds, equal(unix.AF_NETLINK, netlink,
 			ret(retErrno(unix.EAFNOSUPPORT))))))...)
 	const tiocLinux = 0x541c
-	// Nothing may have the kernel send SIGCONT: see noContinue.
+	// Nothing may have the kernel send SIGCONT: see notChosen. A descriptor that is
+	// ready would also end a process that stands still, and whom that leaves alone
+	// in its process group, the kernel continues.
 	clone := append(bpfCode{arg(0), stmt(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, 0xff)}, // the signal at the child's end
 		equal(uint32(unix.SIGCONT), ret(retEPERM), anyBit(0, newNamespaces))...)
 	return map[uintptr]bpfCode{
@@ -97,8 +102,8 @@ func checked() map[uintptr]bpfCode {
 		unix.SYS_SOCKET:  socket,
 		unix.SYS_IOCTL: append(bpfCode{arg(1)}, equal(unix.TIOCSTI, ret(retEPERM), equal(tiocLinux, ret(retEPERM),
 			equal(unix.TIOCSETD, ret(retEPERM), ret(retAllow))))...),
-		unix.SYS_FCNTL:       noContinue(1, fSetSig, 2),
-		unix.SYS_PRCTL:       noContinue(0, unix.PR_SET_PDEATHSIG, 1),
+		unix.SYS_FCNTL:       notChosen(1, fSetSig, 2, unix.SIGCONT, unix.SIGKILL),
+		unix.SYS_PRCTL:       notChosen(0, unix.PR_SET_PDEATHSIG, 1, unix.SIGCONT),
 		unix.SYS_PERSONALITY: oneOf(0, retEPERM, 0, 0x0008, 0x20000, 0x40000, 0x20008, 0xffffffff),
 	}
 }

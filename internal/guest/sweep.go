@@ -28,6 +28,7 @@ func sweep(sig unix.Signal) groupEvent {
 		return groupEvent{Error: err.Error()}
 	}
 	defer unix.Close(proc)
+	var before sight
 	for wait := sweepFirst; ; wait = min(2*wait, sweepMost) {
 		if err := unix.Kill(-1, sig); err == unix.ESRCH {
 			return groupEvent{}
@@ -38,8 +39,8 @@ func sweep(sig unix.Signal) groupEvent {
 		if err != nil {
 			return groupEvent{Error: err.Error()}
 		}
-		running := slices.ContainsFunc(pids, runs)
-		if !running {
+		seen := look(pids)
+		if seen.still(before) {
 			// Whoever could start another has stopped; it may have before that.
 			now, err := processesIn(proc)
 			if err != nil {
@@ -48,14 +49,61 @@ func sweep(sig unix.Signal) groupEvent {
 			if slices.Equal(now, pids) {
 				return groupEvent{Tasks: len(pids)}
 			}
-			continue
 		}
+		before = seen
 		if time.Now().After(deadline) {
 			return groupEvent{Error: fmt.Sprintf("some of %d processes do not stop", len(pids))}
 		}
 		ts := unix.NsecToTimespec(int64(wait))
 		_ = unix.Nanosleep(&ts, nil) // an early look does no harm
 	}
+}
+
+// sight is what one look at a list of processes saw.
+type sight struct {
+	runs  bool
+	over  []int     // have ended
+	waits []kinship // their threads have stopped, or wait for a stopped child
+}
+
+type kinship struct{ pid, parent int }
+
+// still reports whether nothing of it runs, by this look and the one before.
+//
+// Who has ended since then may have woken others that were seen before it: the
+// kernel continues stopped processes that an end has left alone. And a thread in
+// an uninterruptible wait takes no signal until that is over; if its process has
+// a child that has stopped, it is vfork's wait, which that child would have to
+// end, and is there at the next look, too.
+func (s sight) still(before sight) bool {
+	return !s.runs && slices.Equal(s.over, before.over) && (len(s.waits) == 0 || slices.Equal(s.waits, before.waits))
+}
+
+// look looks at each process once.
+func look(pids []int) sight {
+	var s sight
+	parents := map[int]bool{} // of processes that stand still
+	for _, pid := range pids {
+		switch p := stateOf(pid); p.state {
+		case taskRuns:
+			return sight{runs: true}
+		case taskOver:
+			s.over = append(s.over, pid)
+		case taskWaits:
+			s.waits = append(s.waits, kinship{pid, p.parent})
+		case taskStopped:
+			parents[p.parent] = true
+		}
+	}
+	for range s.waits { // a child may wait for one of its own
+		for _, p := range s.waits {
+			if parents[p.pid] {
+				parents[p.parent] = true
+			}
+		}
+	}
+	s.runs = slices.ContainsFunc(s.waits, func(p kinship) bool { return !parents[p.pid] })
+	return s
 }
 
 // processesIn lists the processes of an open /proc but this one, the first of its
@@ -89,49 +137,78 @@ func processesIn(proc int) ([]int, error) {
 	return pids, nil
 }
 
-// runs reports whether any thread of a process is neither stopped nor over.
-func runs(pid int) bool {
+// taskState is how far a thread, or a whole process, is from running code.
+type taskState int
+
+const (
+	taskOver    taskState = iota // has ended
+	taskStopped                  // stands still
+	taskWaits                    // waits for something, and nothing interrupts that
+	taskRuns
+)
+
+// task is what a stat file says.
+type task struct {
+	state   taskState
+	parent  int // process
+	threads int // of its process
+}
+
+// stateOf is the state of a process: that of its most lively thread.
+func stateOf(pid int) task {
 	dir := "/proc/" + strconv.Itoa(pid)
-	state, threads := threadState(dir + "/stat")
-	if state {
-		return true
-	}
-	if threads < 2 {
-		return false
+	p := readTask(dir + "/stat")
+	if p.threads < 2 || p.state == taskRuns {
+		return p
 	}
 	tasks, err := unix.Open(dir+"/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false // it has gone
+		return task{} // it has gone
 	}
 	defer unix.Close(tasks)
 	tids, err := processesIn(tasks)
-	return err != nil || slices.ContainsFunc(tids, func(tid int) bool {
-		state, _ := threadState(dir + "/task/" + strconv.Itoa(tid) + "/stat")
-		return state
-	})
+	if err != nil {
+		return task{state: taskRuns}
+	}
+	for _, tid := range tids {
+		if tid != pid {
+			p.state = max(p.state, readTask(dir+"/task/"+strconv.Itoa(tid)+"/stat").state)
+		}
+	}
+	return p
 }
 
-// threadState reads a stat file: whether what it is of runs, and how many threads
-// its process has.
-func threadState(path string) (runs bool, threads int) {
+// readTask reads a stat file. What has gone is over; what cannot be read runs.
+func readTask(path string) task {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false, 0 // it has gone
+		return task{}
 	}
 	defer unix.Close(fd)
 	var buf [1024]byte
 	n, err := unix.Read(fd, buf[:])
 	if err != nil {
-		return false, 0
+		return task{}
 	}
 	// The command's name is in parentheses and may hold anything.
 	f := bytes.Fields(buf[bytes.LastIndexByte(buf[:n], ')')+1 : n])
 	if len(f) < 18 {
-		return true, 0
+		return task{state: taskRuns}
 	}
-	threads, err = strconv.Atoi(string(f[17]))
-	if err != nil {
-		return true, 0
+	t := task{state: taskRuns}
+	var errs [2]error
+	t.parent, errs[0] = strconv.Atoi(string(f[1]))
+	t.threads, errs[1] = strconv.Atoi(string(f[17]))
+	if errs[0] != nil || errs[1] != nil {
+		return t
 	}
-	return !bytes.Contains([]byte("TtZX"), f[0]), threads
+	switch f[0][0] {
+	case 'T', 't':
+		t.state = taskStopped
+	case 'Z', 'X':
+		t.state = taskOver
+	case 'D':
+		t.state = taskWaits
+	}
+	return t
 }

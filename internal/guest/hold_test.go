@@ -1,0 +1,67 @@
+package guest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
+)
+
+// vforked is a Python program whose process waits for its child as vfork does,
+// uninterruptibly, until the file go is there; what makes it comes behind.
+const vforked = `
+import ctypes, os, platform, time
+libc = ctypes.CDLL(None)
+def clone(flags):
+    return libc.syscall(220 if platform.machine() == "aarch64" else 56, ctypes.c_long(flags | 17), 0, 0, 0, 0)
+VFORK, PARENT = 0x4000, 0x8000
+def child():
+    open("f", "w").write("x")
+    os.write(1, b"child\n")
+    while not os.path.exists("go"): time.sleep(0.01)
+    os._exit(0)
+`
+
+// TestScanOfAProcessThatWaitsForItsChild: what starts others spends much of its
+// time in vfork, where no signal stops it.
+func TestScanOfAProcessThatWaitsForItsChild(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		t.Run("the child has stopped", func(t *testing.T) {
+			x := s.beginVforked(t, "if clone(VFORK) == 0:\n    if clone(VFORK) == 0: child()\n    os._exit(0)")
+			for range 3 {
+				if f, _ := s.scan(t, ""); string(f.content["f"]) != "x" {
+					t.Errorf("the scan tells %q", f.content["f"])
+				}
+			}
+			s.code(t, workbench.Bash, "touch go").want(t, 0, "")
+			x.end().want(t, 0, "child\non\n")
+		})
+		// The child is another's: that the wait is for it, nobody can tell.
+		t.Run("what cannot be stopped goes on", func(t *testing.T) {
+			s.code(t, workbench.Bash, "rm go").want(t, 0, "")
+			x := s.beginVforked(t, "if os.fork() == 0:\n    if clone(VFORK | PARENT) == 0: child()\n    os.write(1, b'on\\n'); os._exit(0)\nfor _ in range(2): os.wait()")
+			_, err := s.Client.Scan(t.Context(), guestwire.ScanRequest{}, &files{entries: map[string]guestwire.Entry{}, content: map[string][]byte{}})
+			if !workbench.HasCode(err, workbench.CodeUnavailable) {
+				t.Errorf("the scan ended with %v", err)
+			}
+			s.code(t, workbench.Bash, "touch go").want(t, 0, "")
+			x.end().want(t, 0, "child\non\non\n")
+			s.scan(t, "")
+		})
+	})
+}
+
+func (s *session) beginVforked(t *testing.T, source string) *run {
+	t.Helper()
+	h := newHost()
+	x := s.begin(t, request(workbench.Python, vforked+source+"\nprint('on')"), h)
+	for h.text(workbench.Stdout) == "" {
+		select {
+		case <-h.wrote:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("no child: %s", h.text(workbench.Stderr))
+		}
+	}
+	return x
+}
