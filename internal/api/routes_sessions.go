@@ -18,7 +18,7 @@ func sessionRoutes() []Route {
 			Scope: workbench.ScopeExecute, Admin: AdminNever, Action: "session.create",
 			Body: CreateSessionRequest{}, OptionalBody: true, handle: createSession,
 			Replies: []Reply{{Status: http.StatusCreated, Doc: "The session.", Body: workbench.Session{}, Headers: []string{"Location", "ETag"}}},
-			Errors:  []workbench.Code{workbench.CodeToolNotFound, workbench.CodeConnectionNotFound, workbench.CodeImageNotFound, workbench.CodeSizeUnavailable, workbench.CodeCapacity,
+			Errors: []workbench.Code{workbench.CodeToolNotFound, workbench.CodeConnectionNotFound, workbench.CodeImageNotFound, workbench.CodeSizeUnavailable, workbench.CodeCapacity,
 				workbench.CodeNotBuilt},
 		},
 		{

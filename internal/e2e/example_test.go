@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,4 +76,91 @@ func TestScriptedSession(t *testing.T) {
 	if err != nil || !bytes.HasPrefix(chart, []byte("\x89PNG\r\n\x1a\n")) {
 		t.Errorf("the chart is no PNG: %v", err)
 	}
+}
+
+// readmeBlocks are the blocks of the README that a reader pastes into a shell
+// beside a running server, by their first words.
+func readmeBlocks(t *testing.T, begins ...string) (blocks []string) {
+	t.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
+	for _, begin := range begins {
+		i := slices.IndexFunc(all, func(block []string) bool { return strings.HasPrefix(block[1], begin) })
+		if i < 0 {
+			t.Fatalf("the README has no block that begins with %q", begin)
+		}
+		blocks = append(blocks, all[i][1])
+	}
+	return blocks
+}
+
+// What the README has its reader paste does what it says there, and so does
+// examples/hello/hello.sh.
+func TestReadme(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	w := mustWorld(t, func(o *server.Options) { o.SuspendAfter = 8 * time.Second })
+	admin, err := os.ReadFile(filepath.Join(w.dir, "admin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := readmeBlocks(t, "export ADMIN=", "SES=")
+	const ends = "\necho\necho --\n"
+	script := "set -euo pipefail\n" + blocks[0] + ends + blocks[1] + ends + "WORKBENCH_KEY=$KEY " + mustAbsolute(t, "../../examples/hello/hello.sh") + "\n"
+	for _, change := range [][2]string{
+		{"ADMIN=wbk_…", "ADMIN=" + string(admin)},
+		{"sleep 35", `until api "localhost:8080/v1/workbench/sessions/$SES" | jq -e .suspended >/dev/null; do sleep 0.2; done`},
+		{"localhost:8080", strings.TrimPrefix(w.url, "http://")},
+	} {
+		if !strings.Contains(script, change[0]) {
+			t.Fatalf("the README has no %q any more", change[0])
+		}
+		script = strings.ReplaceAll(script, change[0], change[1])
+	}
+	dir := t.TempDir()
+	shell := exec.CommandContext(t.Context(), "bash", "-c", script)
+	shell.Dir, shell.Env = dir, append(os.Environ(), "WORKBENCH_SERVER="+w.url)
+	var errs bytes.Buffer
+	shell.Stderr = &errs
+	said, err := shell.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, said, &errs)
+	}
+	const want = `HELLO
+
+hello
+--
+8
+resumed
+diff --git a/notes.txt b/notes.txt
+--- a/notes.txt
++++ b/notes.txt
+@@ -1 +1,2 @@
+ May
++July
+kept
+
+--
+HELLO
+
+hello
+`
+	if string(said) != want {
+		t.Errorf("it printed\n%s\nand not\n%s\n%s", said, want, &errs)
+	}
+	chart, err := os.ReadFile(filepath.Join(dir, "chart.png"))
+	if err != nil || !bytes.HasPrefix(chart, []byte("\x89PNG\r\n\x1a\n")) {
+		t.Errorf("the chart is no PNG: %v", err)
+	}
+}
+
+func mustAbsolute(t *testing.T, path string) string {
+	t.Helper()
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return abs
 }
