@@ -62,17 +62,23 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 // is new by now has tasks, too, and nothing that it could have open.
 func (s *supervisor) left(ctx context.Context) bool {
 	deadline := time.Now().Add(leaveWithin)
-	for s.watch.tasksNow() > 0 {
+	for wait := leaveFirst; s.watch.tasksNow() > 0; wait = min(2*wait, leaveMost) {
 		if len(s.live()) > 0 || ctx.Err() != nil || time.Now().After(deadline) {
 			return false
 		}
-		time.Sleep(100 * time.Microsecond)
+		ts := unix.NsecToTimespec(int64(wait))
+		_ = unix.Nanosleep(&ts, nil) // the runtime's own sleep takes a millisecond at least
 	}
 	return true
 }
 
-// leaveWithin is how long a scan waits for processes that were killed.
-const leaveWithin = time.Second
+// For how long a scan waits for processes that were killed, and the first and
+// longest distance between two looks.
+const (
+	leaveWithin = time.Second
+	leaveFirst  = 50 * time.Microsecond
+	leaveMost   = time.Millisecond
+)
 
 // result is the state as the host is told it.
 func (t *tree) result(complete bool) guestwire.ScanResult {

@@ -3,7 +3,6 @@ package guest
 import (
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -35,6 +34,7 @@ type watch struct {
 	shmem    int64 // what memory file systems held then, with the guest's own files
 	own      bool  // /proc/meminfo is the sandbox's own
 	code     *codeGroup
+	gauges             // valid once it has begun
 	rounds   int       // so far; the loop's
 	ebb      time.Time // when the last exec that was ended for its memory was gone
 	wake     chan struct{}
@@ -54,11 +54,11 @@ func newWatch(s *supervisor) *watch {
 
 // begin starts watching for the life of the process.
 func (w *watch) begin(b *binding) {
-	w.b = b
+	w.b, w.gauges = b, openGauges(b)
 	w.own = ownKernel()
 	w.baseline = w.used()
-	if raw, err := os.ReadFile("/proc/meminfo"); err == nil && w.own {
-		w.shmem = kilobytes(string(raw), "Shmem:")
+	if w.own {
+		w.shmem = kilobytes(gauge(w.memoryFile), "Shmem:")
 	}
 	if w.code != nil && b.nproc > 0 {
 		// Every program joins where it would have joined a group that counts
@@ -78,7 +78,7 @@ func ownKernel() bool {
 }
 
 func (w *watch) add(e *execution) {
-	x := &watched{refused: w.refusals(), killed: w.killed(), full: full()}
+	x := &watched{refused: w.refused(), killed: w.killed(), full: w.full()}
 	w.mu.Lock()
 	w.execs[e] = x
 	w.mu.Unlock()
@@ -250,19 +250,15 @@ func (w *watch) usedAbove(mark int64) int64 {
 		return used
 	}
 	r := residentOf(userID, false)
-	scratch, _ := usedIn(scratchDir)
+	scratch, _ := space(w.scratch)
 	return min(used, r.bytes+scratch+w.unmapped(scratch)-w.s.spares.resident())
 }
 
 // unmapped is memory of files that no file system shows, where the sandbox has a
 // kernel of its own: code holds them through descriptors alone.
 func (w *watch) unmapped(scratch int64) int64 {
-	raw, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	files, _ := usedIn(workspaceDir)
-	return max(0, kilobytes(string(raw), "Shmem:")-files-scratch-w.shmem)
+	files, _ := space(w.workspace)
+	return max(0, kilobytes(gauge(w.memoryFile), "Shmem:")-files-scratch-w.shmem)
 }
 
 // stays reports whether too much memory is in use still, where it may be that of
@@ -356,23 +352,22 @@ const (
 )
 
 // full are the limits of space that are met at this moment.
-func full() []string {
+func (g gauges) full() []string {
 	var hits []string
-	look := func(path, name string) {
-		var st unix.Statfs_t
-		if unix.Statfs(path, &st) == nil && (st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+	look := func(fd int, name string) {
+		if _, full := space(fd); full {
 			hits = append(hits, name)
 		}
 	}
-	look(workspaceDir, workbench.LimitWorkspace)
-	look(scratchDir, workbench.LimitScratch)
+	look(g.workspace, workbench.LimitWorkspace)
+	look(g.scratch, workbench.LimitScratch)
 	return hits
 }
 
 // note notes the limits that an exec has met since it began. One of space that
 // was met before it began counts only once there had been room again.
 func (w *watch) note(e *execution) {
-	now := full()
+	now := w.full()
 	w.mu.Lock()
 	x := w.execs[e]
 	if x == nil {
@@ -383,7 +378,7 @@ func (w *watch) note(e *execution) {
 	hits := slices.DeleteFunc(now, func(name string) bool { return slices.Contains(x.full, name) })
 	refused := x.refused
 	w.mu.Unlock()
-	if w.refusals() > refused {
+	if w.refused() > refused {
 		hits = append(hits, workbench.LimitTasks)
 	}
 	for _, h := range hits {
@@ -473,53 +468,19 @@ func (w *watch) victim(e *execution) bool {
 	return true
 }
 
-// refusals is how often the kernel refused user code a task.
-func (w *watch) refusals() int64 {
-	if w.b.tasksDir == "" {
-		return 0
-	}
-	raw, err := os.ReadFile(w.b.tasksDir + "/pids.events")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.SplitSeq(string(raw), "\n") {
-		if v, ok := strings.CutPrefix(line, "max "); ok {
-			n, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
-			return n
-		}
-	}
-	return 0
-}
-
 // used is the memory that user code uses, as far as the guest can see.
 func (w *watch) used() int64 {
 	if w.code != nil {
 		own, shared := w.code.memory()
-		files, _ := usedIn(workspaceDir) // have a bound of their own
+		files, _ := space(w.workspace) // have a bound of their own
 		return own + max(0, shared-files)
 	}
 	if !w.own {
 		return residentOf(userID, true).bytes
 	}
-	raw, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	var total, free int64
-	for line := range strings.SplitSeq(string(raw), "\n") {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			continue
-		}
-		n, _ := strconv.ParseInt(f[1], 10, 64)
-		switch f[0] {
-		case "MemTotal:":
-			total = n << 10
-		case "MemFree:":
-			free = n << 10
-		}
-	}
-	files, _ := usedIn(workspaceDir)
+	text := gauge(w.memoryFile)
+	total, free := kilobytes(text, "MemTotal:"), kilobytes(text, "MemFree:")
+	files, _ := space(w.workspace)
 	return total - free - files - w.tasksNow()*forkedPages
 }
 
@@ -528,16 +489,3 @@ func (w *watch) used() int64 {
 // touches two or three, where it has 1.3 MiB of its own on Linux. The
 // host's bound on the sandbox has room for it.
 const forkedPages = 4 << 20
-
-// tasksNow is how many tasks of user code there are, where the kernel tells.
-func (w *watch) tasksNow() int64 {
-	if w.b.tasksDir == "" {
-		return 0
-	}
-	raw, err := os.ReadFile(w.b.tasksDir + "/pids.current")
-	if err != nil {
-		return 0
-	}
-	n, _ := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
-	return n
-}
