@@ -213,10 +213,13 @@ func mountCgroup(tasks int) (string, error) {
 	return dir, nil
 }
 
+// cpusOf is how many threads make sense in a sandbox of the limits.
+func cpusOf(l guestwire.SandboxLimits) int { return max(1, int(l.CPUs)) }
+
 // baseEnv is the environment of every exec before the session's and the
 // request's own.
 func baseEnv(l guestwire.SandboxLimits) map[string]string {
-	cpus := strconv.Itoa(max(1, int(l.CPUs)))
+	cpus := strconv.Itoa(cpusOf(l))
 	env := map[string]string{
 		"PATH": binDir + ":/usr/local/bin:/usr/bin:/bin", "HOME": homeDir, "LANG": "C.UTF-8",
 		"SHELL": "/bin/bash", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "Agg",

@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
 //go:embed lib
@@ -113,7 +115,7 @@ func interpreter(b *binding, lang workbench.Language) program {
 		p.Env = b.environment(map[string]string{"PYTHONUSERBASE": noUserSite})
 	}
 	if lang != workbench.Python {
-		p.Argv = toBytes(append([]string{b.interpreters[lang]}, append(nodeOptions, libDir+"/driver.cjs")...))
+		p.Argv = toBytes(append([]string{b.interpreters[lang]}, append(nodeOptions(b.limits), libDir+"/driver.cjs")...))
 	}
 	return p
 }
@@ -141,8 +143,11 @@ func (e *execution) special() bool {
 var startVariables = []string{"PYTHON", "NODE", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_", "UV_", "OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_"}
 
 // nodeOptions give the driver what it needs to run a module from memory as if
-// it were a file of the workspace.
-var nodeOptions = []string{"--expose-internals"}
+// it were a file of the workspace, and V8 a thread for each CPU that there is:
+// it would start four, and every thread costs a context time at each stop.
+func nodeOptions(l guestwire.SandboxLimits) []string {
+	return []string{"--expose-internals", "--v8-pool-size=" + strconv.Itoa(cpusOf(l))}
+}
 
 // writeSource keeps the source where a program, and the workers it starts, can
 // read it while the exec lives.
