@@ -4,10 +4,14 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/server"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
 
@@ -62,7 +66,7 @@ func TestDeadlineKeepsWhatWasAskedFor(t *testing.T) {
 	}
 	r := s.mustBash(`mkdir -p out/deep; echo one > out/one.txt; echo two > out/deep/two.txt; head -c 2000 /dev/zero > out/large; echo no > other.txt`)
 	wantEnd(t, r, workbench.StatusSucceeded, "")
-	long, err := c.CreateSessionRun(t.Context(), s.id, sdk.CreateRun{Language: workbench.Bash, Code: "echo three > out/three.txt; sleep 120"})
+	long, err := c.CreateSessionRun(t.Context(), s.id, sdk.CreateRun{Language: workbench.Bash, Code: "echo three > out/three.txt; sleep 120", TimeoutMs: ptr(int64(100_000))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,5 +163,71 @@ func TestCloseKeepsNothing(t *testing.T) {
 	if !ok || changed.Total != 3 || changed.CommitID != r.CommitID || changed.Root != r.OutputRoot || !changed.Exclusive ||
 		len(changed.Items) != 3 || changed.Items[0].Path != "a.txt" || changed.Items[0].Change != workbench.ChangeAdded || changed.Items[0].Size != 2 {
 		t.Errorf("the event before the last is %+v", all[len(all)-2])
+	}
+}
+
+// stalled is a driver whose next start takes until it is let go, whatever its
+// context says.
+type stalled struct {
+	sandbox.Driver
+	stall atomic.Bool
+	begun chan struct{}
+	let   chan struct{}
+}
+
+// Start implements sandbox.Driver.
+func (s *stalled) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbox, error) {
+	if s.stall.CompareAndSwap(true, false) {
+		close(s.begun)
+		<-s.let
+	}
+	return s.Driver.Start(context.WithoutCancel(ctx), class)
+}
+
+// A session that cannot be ended, for its sandbox is being started, holds up the
+// end of no other; its own sandbox goes once that is over.
+func TestDeadlineOfOneHoldsUpNoOther(t *testing.T) {
+	slow := &stalled{begun: make(chan struct{}), let: make(chan struct{})}
+	w := mustWorld(t, func(o *server.Options) {
+		o.DefaultImage = "minimal"
+		o.WrapDriver = func(d sandbox.Driver) sandbox.Driver { slow.Driver = d; return slow }
+	})
+	letGo := sync.OnceFunc(func() { close(slow.let) })
+	defer letGo()
+	slow.stall.Store(true)
+	mustExpire := func(s *session) {
+		t.Helper()
+		w.mustTouch(t, "UPDATE sessions SET expires_at = 1 WHERE id = ?", s.id)
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			got, err := s.c.AgentSession(t.Context(), s.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.State == workbench.SessionExpired {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the session has not expired")
+			}
+		}
+	}
+	c := w.mustUser(t, "acme", "ada")
+	busy := mustSessionOf(t, c, sdk.CreateSession{})
+	busy.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "true"})
+	<-slow.begun
+	mustExpire(busy)
+	time.Sleep(1500 * time.Millisecond) // whoever ends it waits for its lock
+	for range 2 {
+		s := mustSessionOf(t, c, sdk.CreateSession{})
+		mustExpire(s)
+		if kinds := eventKinds(mustFollowSession(t, c, s.id)); !strings.HasSuffix(kinds, "expired") {
+			t.Errorf("its events are %s", kinds)
+		}
+	}
+	letGo()
+	for deadline := time.Now().Add(30 * time.Second); w.live(t) > 0 || w.mustOwner(t, busy.id) != ""; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d sandboxes live, and the lease is held by %q", w.live(t), w.mustOwner(t, busy.id))
+		}
 	}
 }

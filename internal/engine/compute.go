@@ -28,10 +28,10 @@ type compute struct {
 	e  *Engine
 	id string // of the session
 
-	// These belong to Engine.mu: the lanes' goroutines, and whether the session
-	// has ended.
+	// These belong to Engine.mu: the lanes' goroutines, whether the session has
+	// ended, and whether nothing of it is left here.
 	foreground, background lane
-	over                   bool
+	over, forgotten        bool
 
 	held atomic.Int32 // restarts that cancel what runs: no run begins meanwhile
 

@@ -88,6 +88,8 @@ type Engine struct {
 	stopping bool
 	workers  sync.WaitGroup
 
+	expiring, concluding, forgetting *ends // of sessions, each looked for by a loop of its own
+
 	ctx    context.Context // ends when the engine must stop at once
 	cancel context.CancelFunc
 	drain  chan struct{} // closed when no further run may be dispatched
@@ -145,6 +147,7 @@ func New(o Options) *Engine {
 		o: o, id: workbench.NewID(workbench.KindEngine), log: o.Log, now: o.Clock,
 		slots: newSlots(o.MaxRunning), background: newSlots(o.MaxBackground), capacity: newCapacity(o.MaxSandboxes),
 		large:    make(chan struct{}, largeAtOnce),
+		expiring: newEnds(), concluding: newEnds(), forgetting: newEnds(),
 		sessions: map[string]*compute{}, images: map[string]image.Image{}, began: time.Now(),
 		ctx: ctx, cancel: cancel, drain: make(chan struct{}),
 	}
@@ -181,6 +184,9 @@ func (e *Engine) Start(ctx context.Context) error {
 	e.stock(ctx)
 	e.loop(e.renewLeases, e.o.LeaseTTL/3)
 	e.loop(e.sweep, e.o.SweepEvery)
+	e.loop(e.endExpired, e.o.SweepEvery)
+	e.loop(e.concludeEnded, e.o.SweepEvery)
+	e.loop(e.forgetEnded, e.o.SweepEvery)
 	if e.o.SuspendAfter > 0 {
 		e.loop(e.suspendIdle, min(suspendEvery, max(time.Millisecond, e.o.SuspendAfter/2)))
 	}

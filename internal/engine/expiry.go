@@ -30,7 +30,7 @@ func (e *Engine) concludeEnded(ctx context.Context) {
 			return
 		}
 		for _, s := range ended {
-			e.conclude(ctx, s.ID)
+			e.begin(ctx, e.concluding, s.ID, func() { e.conclude(ctx, s.ID) })
 			after = s.ID
 		}
 		if len(ended) < sweepBatch {
@@ -72,9 +72,10 @@ func (e *Engine) concludeKeeping(ctx context.Context, id string) error {
 	}
 	c := e.compute(id)
 	defer e.forget(context.WithoutCancel(ctx), id)
-	c.mu.Lock()
+	if !c.lockAlone() { // a run is being settled, or it is tried already
+		return workbench.E(workbench.CodeRunsActive, "the session is in use")
+	}
 	defer c.mu.Unlock()
-	c.alone()
 	if err := c.lease(ctx); err != nil {
 		return err
 	}

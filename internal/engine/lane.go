@@ -70,7 +70,7 @@ func (e *Engine) work(c *compute, name workbench.Lane) {
 		e.mu.Lock()
 		if e.stopping || !l.again {
 			l.workers--
-			if c.over && c.idle() && e.sessions[c.id] == c {
+			if c.forgotten && c.idle() && e.sessions[c.id] == c {
 				delete(e.sessions, c.id)
 			}
 			e.mu.Unlock()

@@ -72,7 +72,7 @@ func (e *Engine) end(ctx context.Context, p workbench.Principal, id string, to w
 	defer done()
 	err = e.cancelAll(ending, id, why)
 	e.forget(ending, id)
-	if err == nil {
+	if err == nil && (to != workbench.SessionExpired || len(s.KeepAtExpiry) == 0) { // keeping may take long: the sweep does it
 		e.conclude(ctx, id)
 	}
 	return s, err
@@ -99,29 +99,52 @@ func (e *Engine) cancelAll(ctx context.Context, id string, why workbench.Reason)
 	return nil
 }
 
-// forget gives up a session's compute and lease on this engine.
+// forget gives up a session's compute and lease on this engine. Where that
+// cannot be done in time, for a run that is being started or settled, the sweep
+// comes back.
 func (e *Engine) forget(ctx context.Context, id string) {
 	e.mu.Lock()
 	c := e.sessions[id]
 	if c != nil {
-		c.over = true // its last worker, if there is one, removes it when it leaves
-		if c.idle() {
-			delete(e.sessions, id)
-		}
+		c.over = true
 	}
 	e.mu.Unlock()
-	if c == nil {
+	if c == nil || c.lockWithin(ctx, settleWait) != nil {
 		return
 	}
-	c.mu.Lock()
+	c.drop(ctx)
+	c.mu.Unlock() // those that are out settle, now that they have no sandbox
+	if lockBy(ctx, c.lockAlone, settleWait) != nil {
+		return
+	}
 	defer c.mu.Unlock()
 	c.drop(ctx)
-	c.alone()
 	if c.epoch > 0 {
 		if err := e.o.Store.ReleaseLease(ctx, id, e.id, c.epoch); err != nil {
 			e.log.Warn("lease not released", "session", id, "err", err)
 		}
 		c.epoch = 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c.forgotten = true // its last worker, if there is one, removes it when it leaves
+	if c.idle() && e.sessions[id] == c {
+		delete(e.sessions, id)
+	}
+}
+
+// forgetEnded forgets what an earlier attempt could not.
+func (e *Engine) forgetEnded(ctx context.Context) {
+	e.mu.Lock()
+	var left []string
+	for id, c := range e.sessions {
+		if c.over && !c.forgotten {
+			left = append(left, id)
+		}
+	}
+	e.mu.Unlock()
+	for _, id := range left {
+		e.begin(ctx, e.forgetting, id, func() { e.forget(ctx, id) })
 	}
 }
 

@@ -107,7 +107,12 @@ func (c *compute) resting() bool {
 
 // lockWithin takes c.mu. Code: runs_active if it is not free in time.
 func (c *compute) lockWithin(ctx context.Context, patience time.Duration) error {
-	for deadline := time.Now().Add(patience); !c.mu.TryLock(); {
+	return lockBy(ctx, c.mu.TryLock, patience)
+}
+
+// lockBy tries until it succeeds. Code: as lockWithin.
+func lockBy(ctx context.Context, try func() bool, patience time.Duration) error {
+	for deadline := time.Now().Add(patience); !try(); {
 		if time.Now().After(deadline) {
 			return workbench.E(workbench.CodeRunsActive, "a run of this session is being started or settled").WithHint("try again")
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/store"
 )
@@ -13,7 +11,8 @@ import (
 const (
 	// sweepBatch bounds what one turn of a sweep does.
 	sweepBatch = 100
-	// endAtOnce bounds the sessions that are being ended at the same time.
+	// endAtOnce bounds the sessions for which the same is done at the same time,
+	// once they are over.
 	endAtOnce = 8
 )
 
@@ -166,12 +165,10 @@ func (e *Engine) pickUp(ctx context.Context) {
 	}
 }
 
-// sweep ends what is over: sessions past their deadline, files past theirs,
-// blobs nothing names, receipts past their time, leases of dead engines.
+// sweep warns sessions of their deadline and ends what is over: files past
+// theirs, blobs nothing names, receipts past their time, leases of dead engines.
 func (e *Engine) sweep(ctx context.Context) {
 	e.warnExpiring(ctx)
-	e.endExpired(ctx)
-	e.concludeEnded(ctx)
 	e.adoptAbandoned(ctx)
 	if time.Since(e.retained) >= e.o.RetainEvery {
 		e.retained = time.Now()
@@ -192,32 +189,25 @@ func (e *Engine) sweepRetained(ctx context.Context) {
 	}
 }
 
-// endExpired ends sessions past their deadline, several at once: one whose run
-// is slow to end does not hold up the others.
+// endExpired ends sessions past their deadline.
 func (e *Engine) endExpired(ctx context.Context) {
 	now := e.now()
-	system := workbench.SystemPrincipal()
-	ending := errgroup.Group{}
-	ending.SetLimit(endAtOnce)
-	defer func() { _ = ending.Wait() }() // failures are logged where they happen
-	after := ""
-	for {
+	for after := ""; ; {
 		expired, err := e.o.Store.ExpiredSessions(ctx, now, sweepBatch, after)
 		if err != nil {
 			e.sweepFailed(ctx, "sessions", err)
-			break
+			return
 		}
 		for _, s := range expired {
-			ending.Go(func() error {
-				if _, err := e.end(ctx, system, s.ID, workbench.SessionExpired, workbench.ReasonSessionExpired); err != nil {
+			e.begin(ctx, e.expiring, s.ID, func() {
+				if _, err := e.end(ctx, workbench.SystemPrincipal(), s.ID, workbench.SessionExpired, workbench.ReasonSessionExpired); err != nil {
 					e.sweepFailed(ctx, "session "+s.ID, err)
 				}
-				return nil
 			})
 			after = s.ID
 		}
 		if len(expired) < sweepBatch {
-			break
+			return
 		}
 	}
 }
