@@ -265,7 +265,7 @@ func (e *execution) settle(k *kernel, alive bool, reason *workbench.Reason) bool
 	defer wait.Stop()
 	select {
 	case <-k.group.ended:
-		k.p.outputs.Wait() // nobody has the other ends
+		k.p.awaitOutput()
 		<-e.ended
 	case <-wait.C:
 		fmt.Fprintln(e.s.log, "guest: a killed context does not end")

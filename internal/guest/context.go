@@ -15,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
@@ -352,7 +350,7 @@ func (k *kernel) takeAway() {
 		}
 	}
 	if k.p != nil {
-		_, _ = unix.Write(k.p.halt, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // cannot fail: the counter is 0
+		k.p.haltOutput()
 		for _, f := range k.p.out {
 			f.shutDown()
 		}

@@ -175,7 +175,7 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 		e.group.kill() // goes on while the end is told
 	}
 	p.stop(reason != "" || e.groupEnded())
-	p.outputs.Wait()
+	p.awaitOutput()
 	p.closeAll()
 	e.broker.finish(callsGrace)
 	for _, limit := range p.takeLimits() {

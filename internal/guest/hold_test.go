@@ -65,3 +65,49 @@ func (s *session) beginVforked(t *testing.T, source string) *run {
 	}
 	return x
 }
+
+// TestOutputThatAnotherGroupHolds: a program sends its output's descriptor to
+// another, which holds it beyond the program's end.
+func TestOutputThatAnotherGroupHolds(t *testing.T) {
+	const send = `
+import os, signal, socket, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with socket.socket(socket.AF_UNIX) as c:
+    c.connect("/tmp/holder")
+    socket.send_fds(c, [b"x"], [1])
+    c.recv(1)
+`
+	onEach(t, func(t *testing.T, s *session) {
+		h := newHost()
+		r := request(workbench.Python, `
+import os, socket, time
+l = socket.socket(socket.AF_UNIX)
+l.bind("/tmp/holder"); l.listen(); print("up", flush=True)
+held = []
+while True:
+    c, _ = l.accept()
+    held += socket.recv_fds(c, 1, 1)[1]
+    os.write(held[-1], b"held\n"); c.send(b"x"); c.close()
+`)
+		r.Group = "holder"
+		holder := s.begin(t, r, h)
+		for h.text(workbench.Stdout) == "" {
+			<-h.wrote
+		}
+		over := request(workbench.Python, send+"print('mine')\ntime.sleep(60)")
+		ends := over
+		ends.Source = []byte(send + "print('mine')")
+		cell := inContext("c", workbench.Python, send+"print('mine')\ntime.sleep(60)")
+		over.Timeout, cell.Timeout, cell.Grace = 1500*time.Millisecond, 1500*time.Millisecond, 100*time.Millisecond
+		s.do(t, ends).want(t, 0, "held\nmine\n")
+		for name, r := range map[string]guestwire.ExecRequest{"program": over, "cell": cell} {
+			if o := s.do(t, r); o.Reason != workbench.ReasonTimeout || o.stdout != "held\nmine\n" {
+				t.Errorf("%s: %+v %q %s", name, o.ExecResult, o.stdout, o.stderr)
+			}
+		}
+		if err := s.Client.EndGroup(t.Context(), "holder"); err != nil {
+			t.Fatal(err)
+		}
+		holder.end()
+	})
+}

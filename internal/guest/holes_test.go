@@ -8,6 +8,7 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox/oci"
 )
 
 // Files with holes, and many names of one file, make a tree larger than the
@@ -56,4 +57,24 @@ open("z", "w").write("last")
 			t.Errorf("%d skipped, changes %s", res.SkippedN, fmt.Sprint(f.order[:min(len(f.order), 10)]))
 		}
 	})
+}
+
+// Entries that are not committed are named as far as an answer has room.
+func TestScanOfLongNamesThatAreSkipped(t *testing.T) {
+	s := MustSession(t, oci.Runsc)
+	s.code(t, workbench.Python, `
+import os
+for i in range(12):
+    os.mkdir("d" * 250); os.chdir("d" * 250)
+for i in range(300): os.mkfifo("%03d" % i + "f" * 247)
+`).want(t, 0, "")
+	_, res := s.scan(t, "")
+	if res.SkippedN != 300 || len(res.Skipped) < 50 || len(res.Skipped) >= 300 {
+		t.Errorf("%d entries are skipped, %d of them named", res.SkippedN, len(res.Skipped))
+	}
+	s.code(t, workbench.Bash, "rm -r d*; echo x > a").want(t, 0, "")
+	f, res := s.scan(t, res.Token)
+	if res.SkippedN != 0 || string(f.content["a"]) != "x\n" {
+		t.Errorf("afterwards %d are skipped, %q", res.SkippedN, f.content["a"])
+	}
 }

@@ -80,11 +80,16 @@ const (
 	leaveMost   = time.Millisecond
 )
 
+// skippedNames bounds the bytes of the names of skipped entries that the host is
+// told: each is longer in the answer, which must not pass MaxControl.
+const skippedNames = 256 << 10
+
 // result is the state as the host is told it.
 func (t *tree) result(complete bool) guestwire.ScanResult {
 	r := guestwire.ScanResult{Token: t.token, Complete: complete, Entries: int64(len(t.nodes)), Bytes: t.bytes, Skipped: []guestwire.Skipped{}, SkippedN: t.skips}
+	room := skippedNames
 	for _, p := range slices.Sorted(maps.Keys(t.skipped)) {
-		if len(r.Skipped) == guestwire.MaxSkipped {
+		if room -= len(p) + len(t.skipped[p]); len(r.Skipped) == guestwire.MaxSkipped || room < 0 {
 			break
 		}
 		r.Skipped = append(r.Skipped, guestwire.Skipped{Path: p, Why: t.skipped[p]})

@@ -255,7 +255,7 @@ func (p *process) stop(gone bool) {
 	close(p.stopped)
 	now := time.Unix(1, 0)
 	if !gone {
-		_, _ = unix.Write(p.halt, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // cannot fail: the counter is 0
+		p.haltOutput()
 	}
 	_ = p.control.SetWriteDeadline(now)
 	_ = p.stdin.SetWriteDeadline(now)
@@ -264,6 +264,27 @@ func (p *process) stop(gone bool) {
 	}
 	_ = p.report.SetReadDeadline(now)
 	p.feeds.Wait()
+}
+
+// haltOutput says that what the pipes hold is all.
+func (p *process) haltOutput() {
+	_, _ = unix.Write(p.halt, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // cannot fail: the counter is small
+}
+
+// awaitOutput waits for the end of the output. A program that has ended, with
+// its group, may have sent its pipes to another group: then what they hold soon
+// after is all.
+func (p *process) awaitOutput() {
+	over := make(chan struct{})
+	go func() { defer close(over); p.outputs.Wait() }() // waited for below
+	wait := time.NewTimer(reportWait)
+	defer wait.Stop()
+	select {
+	case <-over:
+	case <-wait.C:
+		p.haltOutput()
+		<-over
+	}
 }
 
 // follow reads what the driver says: that it is ready for its code, what ended
