@@ -195,8 +195,8 @@ func (a *app) readText(file, what, argument string) (string, error) {
 	return string(raw), nil
 }
 
-// runProgram is `workbench run`.
-func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string, args []string) (err error) {
+// goTogether refuses flags that exclude each other.
+func (f runFlags) goTogether() error {
 	if f.session != "" && (f.size != "" || f.image != "") {
 		return workbench.E(workbench.CodeInvalidRequest, "--size and --image belong to a new session, and --session names one that is there").
 			WithHint("leave --session out, or them")
@@ -208,6 +208,14 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	if f.aside && (f.session == "" || f.out != "") {
 		return workbench.E(workbench.CodeInvalidRequest, "--background runs in a session that goes on, and does not wait for files").WithField("background").
 			WithHint("name the session with --session, and fetch the files later: workbench runs files RUN --out DIR")
+	}
+	return nil
+}
+
+// runProgram is `workbench run`.
+func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string, args []string) (err error) {
+	if err := f.goTogether(); err != nil {
+		return err
 	}
 	submission, err := a.submission(f, file, args)
 	if err != nil {

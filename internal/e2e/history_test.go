@@ -100,7 +100,7 @@ func TestFork(t *testing.T) {
 	if got := l.mustFile("f"); got != "two\n" || len(l.mustCommits()) != 1 {
 		t.Errorf("the late fork has %q", got)
 	}
-	small := int64(workbench.MiB)
+	small := workbench.MiB
 	_, err = c.ForkAgentSession(t.Context(), f.id, sdk.ForkSession{Limits: &workbench.LimitsRequest{WorkspaceBytes: &small}})
 	if err != nil {
 		t.Errorf("a tree that fits: %v", err)

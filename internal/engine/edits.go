@@ -63,21 +63,21 @@ func (w writing) mode(there found) (uint32, error) {
 	if err := isFile(there.kind); err != nil {
 		return 0, err
 	}
-	mismatch := func(detail string) error {
-		return workbench.E(workbench.CodeVersionMismatch, "%s", detail).WithHint("read the file again and decide anew")
+	mismatch := func(header, detail string) error {
+		return workbench.E(workbench.CodeVersionMismatch, "%s", detail).WithField(header).WithHint("read the file again and decide anew")
 	}
 	switch {
 	case w.w.IfAbsent && there.kind != "":
-		return 0, mismatch("the file exists already").(*workbench.Error).WithField("If-None-Match")
+		return 0, mismatch("If-None-Match", "the file exists already")
 	case w.w.IfMatch != "" && there.kind == "":
-		return 0, mismatch("there is no such file").(*workbench.Error).WithField("If-Match")
+		return 0, mismatch("If-Match", "there is no such file")
 	case w.w.IfMatch != "" && w.w.IfMatch != "*":
 		sum, err := there.sha256()
 		if err != nil {
 			return 0, err
 		}
 		if sum != w.w.IfMatch {
-			return 0, mismatch("the file has other contents than If-Match names").(*workbench.Error).WithField("If-Match")
+			return 0, mismatch("If-Match", "the file has other contents than If-Match names")
 		}
 	}
 	switch {

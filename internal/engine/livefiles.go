@@ -27,8 +27,7 @@ const lockPatience = 30 * time.Second
 // holds what the code has made of the workspace so far, too. It returns the head
 // with its tree.
 func (e *Engine) change(ctx context.Context, p workbench.Principal, sessionID string, ed edit) (workbench.Commit, workspace.Tree, error) {
-	s, err := e.changeable(ctx, p, sessionID)
-	if err != nil {
+	if _, err := e.changeable(ctx, p, sessionID); err != nil {
 		return workbench.Commit{}, workspace.Tree{}, err
 	}
 	c := e.compute(sessionID)
@@ -41,7 +40,8 @@ func (e *Engine) change(ctx context.Context, p workbench.Principal, sessionID st
 	// What follows happens whole, also when the caller has left meanwhile.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), startWithin)
 	defer done()
-	if s, err = c.take(ctx, p); err != nil {
+	s, err := c.take(ctx, p)
+	if err != nil {
 		return workbench.Commit{}, workspace.Tree{}, err
 	}
 	err = c.edit(ctx, s, ed)
