@@ -18,9 +18,10 @@
 //
 // # Once
 //
-// A checkpoint may be restored once. The engine takes it from the session's row
-// in the transaction that begins the return, before it opens it; Drop removes it
-// afterwards, and whenever the session or its generation ends.
+// A checkpoint may be restored once. The engine opens it, takes it from the
+// session's row in the transaction that begins the return, and only then starts
+// what it holds. Who refers to a checkpoint's blob is the business of that row;
+// what no row names is swept like any other blob.
 package checkpoint
 
 import (
@@ -43,12 +44,9 @@ import (
 // Records is what the database does for this package; store.DB is one.
 type Records interface {
 	NoteBlob(ctx context.Context, blobID, tenantID string, size int64, at time.Time) error
-	PutBlobRefs(ctx context.Context, owner, tenantID string, blobIDs []string) error
-	DropBlobRefs(ctx context.Context, owner string) error
 }
 
-// Store keeps sealed checkpoints. It is safe for concurrent use; for one session
-// its caller makes one call at a time.
+// Store keeps sealed checkpoints. It is safe for concurrent use.
 type Store struct {
 	blobs   blob.Store
 	sealer  *seal.Sealer
@@ -73,9 +71,6 @@ const (
 	prefix = "k_"
 )
 
-// Owner is who needs a session's checkpoint, in the store's references.
-func Owner(sessionID string) string { return "checkpoint:" + sessionID }
-
 func (b Binding) id(blobID string) string {
 	return fmt.Sprintf("%s %s %d", blobID, b.SessionID, b.Generation)
 }
@@ -87,8 +82,9 @@ type Sealed struct {
 	Stored int64 // of the blob
 }
 
-// Seal stores the directory's files as the session's checkpoint, in place of any
-// it had. It does not touch the directory. Codes: unavailable (also: the disk is
+// Seal stores the directory's files as a checkpoint of the session. It does not
+// touch the directory. Nothing refers to the blob yet: until something does it
+// lives as long as the sweeper spares what was just noted. Codes: unavailable (also: the disk is
 // full), encryption_key_unavailable, request_cancelled.
 func (s *Store) Seal(ctx context.Context, b Binding, dir string) (Sealed, error) {
 	out := Sealed{BlobID: prefix + strings.ToLower(rand.Text())}
@@ -117,12 +113,6 @@ func (s *Store) Seal(ctx context.Context, b Binding, dir string) (Sealed, error)
 	}
 	if err := failpoint.Hit("checkpoint.seal.after_put"); err != nil {
 		return Sealed{}, workbench.E(workbench.CodeUnavailable, "the checkpoint could not be stored").Caused(err)
-	}
-	if err := s.records.DropBlobRefs(ctx, Owner(b.SessionID)); err != nil {
-		return Sealed{}, err
-	}
-	if err := s.records.PutBlobRefs(ctx, Owner(b.SessionID), b.TenantID, []string{out.BlobID}); err != nil {
-		return Sealed{}, err
 	}
 	return out, nil
 }
@@ -171,16 +161,9 @@ func (s *Store) Open(ctx context.Context, b Binding, blobID, dir string) error {
 	return readRecords(ctx, z, dir)
 }
 
-// Drop ends the session's need of its checkpoint, and removes the bytes of
-// blobID, "" if that is not known: then they go with the next sweep. What is not
-// there is no error. Codes: unavailable, request_cancelled.
-func (s *Store) Drop(ctx context.Context, sessionID, blobID string) error {
-	if err := s.records.DropBlobRefs(ctx, Owner(sessionID)); err != nil {
-		return err
-	}
-	if blobID == "" {
-		return nil
-	}
+// Remove removes the bytes of a checkpoint that nothing refers to any more. What
+// is not there is no error. Codes: unavailable, request_cancelled.
+func (s *Store) Remove(ctx context.Context, blobID string) error {
 	if !strings.HasPrefix(blobID, prefix) {
 		return workbench.E(workbench.CodeInternal, "not a checkpoint's blob")
 	}

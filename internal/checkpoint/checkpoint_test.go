@@ -204,32 +204,31 @@ func (w *world) mustFlip(id string, at int64) {
 	w.must(err)
 }
 
-func TestDrop(t *testing.T) {
+// A checkpoint that no record names belongs to the sweeper; one that a record
+// names is left alone, whatever else is sealed for its session.
+func TestRemove(t *testing.T) {
 	w := mustWorld(t)
-	first, _ := w.mustSeal(w.binding())
-	second, files := w.mustSeal(w.binding()) // in place of the first
+	owner := store.CheckpointBlobOwner(w.binding().SessionID)
+	named, files := w.mustSeal(w.binding())
+	w.must(w.db.PutBlobRefs(t.Context(), owner, w.tenant, []string{named.BlobID}))
+	other, _ := w.mustSeal(w.binding()) // its suspension could not be recorded
 	later := time.Now().Add(time.Hour)
 	claimed, err := w.db.UnreferencedBlobs(t.Context(), later, 10)
 	w.must(err)
-	if !slices.Equal(claimed, []string{first.BlobID}) {
-		t.Errorf("to be swept: %v; want the first alone", claimed)
+	if !slices.Equal(claimed, []string{other.BlobID}) {
+		t.Errorf("to be swept: %v; want the one alone that nothing names", claimed)
 	}
 	into := t.TempDir()
-	w.must(w.store.Open(t.Context(), w.binding(), second.BlobID, into))
+	w.must(w.store.Open(t.Context(), w.binding(), named.BlobID, into))
 	w.mustHold(into, files)
 
-	w.must(w.store.Drop(t.Context(), w.binding().SessionID, second.BlobID))
-	w.must(w.store.Drop(t.Context(), w.binding().SessionID, second.BlobID)) // again
-	if _, err := w.blobs.Stat(t.Context(), second.BlobID); !blob.IsNotFound(err) {
+	w.must(w.store.Remove(t.Context(), named.BlobID))
+	w.must(w.store.Remove(t.Context(), named.BlobID)) // again
+	if _, err := w.blobs.Stat(t.Context(), named.BlobID); !blob.IsNotFound(err) {
 		t.Errorf("its bytes: %v; want none", err)
 	}
-	claimed, err = w.db.UnreferencedBlobs(t.Context(), later, 10)
-	w.must(err)
-	if slices.Sort(claimed); !slices.Contains(claimed, second.BlobID) {
-		t.Errorf("to be swept: %v; want the second too", claimed)
-	}
-	if err := w.store.Drop(t.Context(), "ses_other", "c_0000"); !workbench.HasCode(err, workbench.CodeInternal) {
-		t.Errorf("dropping another's blob: %v, want internal", err)
+	if err := w.store.Remove(t.Context(), "c_0000"); !workbench.HasCode(err, workbench.CodeInternal) {
+		t.Errorf("removing another's blob: %v, want internal", err)
 	}
 }
 

@@ -10,9 +10,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/artifact"
@@ -219,21 +223,43 @@ func (e *Engine) Stop(ctx context.Context) error {
 	if e.pool != nil {
 		e.pool.Close()
 	}
+	e.leaveAll()
+	kill, done := context.WithTimeout(context.Background(), leaveWithin)
+	defer done()
+	return errors.Join(late, e.o.Driver.Close(kill))
+}
+
+// leaveWithin is how long a stopping engine begins to seal memory, and how long
+// it then takes for the rest.
+const leaveWithin = 10 * time.Second
+
+// leaveAll gives every session up: first it seals the memory of those that keep
+// it, as far as there is time.
+func (e *Engine) leaveAll() {
 	e.mu.Lock()
-	all := make([]*compute, 0, len(e.sessions))
-	for _, c := range e.sessions {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Values(e.sessions))
 	e.sessions = map[string]*compute{}
 	e.mu.Unlock()
-	kill, done := context.WithTimeout(context.Background(), 10*time.Second)
+	begin, done := context.WithTimeout(context.Background(), leaveWithin)
+	defer done()
+	keeping := errgroup.Group{}
+	keeping.SetLimit(suspendAtOnce)
+	for _, c := range all {
+		keeping.Go(func() error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.keep && c.live() && len(c.out) == 0 && begin.Err() == nil {
+				c.losing = workbench.LossServer
+				c.suspend(begin)
+			}
+			return nil
+		})
+	}
+	_ = keeping.Wait()
+	kill, done := context.WithTimeout(context.Background(), leaveWithin)
 	defer done()
 	for _, c := range all {
 		c.mu.Lock()
-		if c.keep && c.live() && len(c.out) == 0 && kill.Err() == nil {
-			c.losing = workbench.LossServer
-			c.suspend(kill)
-		}
 		c.dropFor(kill, workbench.LossServer)
 		if c.epoch > 0 {
 			if err := e.o.Store.ReleaseLease(kill, c.id, e.id, c.epoch); err != nil {
@@ -242,7 +268,6 @@ func (e *Engine) Stop(ctx context.Context) error {
 		}
 		c.mu.Unlock()
 	}
-	return errors.Join(late, e.o.Driver.Close(kill))
 }
 
 // readyWithin is how soon a database answers that can be worked with.

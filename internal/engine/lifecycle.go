@@ -191,6 +191,9 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 		return workbench.Session{}, err
 	}
 	defer c.mu.Unlock()
+	if e.draining() { // it gives c up, or has done so
+		return workbench.Session{}, errDraining()
+	}
 	if err := c.lease(ctx); err != nil {
 		return workbench.Session{}, err
 	}

@@ -92,8 +92,7 @@ func (c *compute) rest(ctx context.Context) {
 		if err := c.e.o.Store.ReleaseLease(context.WithoutCancel(ctx), c.id, c.e.id, c.epoch); err != nil {
 			return // it runs out
 		}
-		c.epoch, c.generation, c.known, c.lost = 0, 0, 0, false
-		c.tree, c.head, c.since = workspace.Empty(), "", nil
+		c.vacate()
 	}
 }
 
@@ -126,8 +125,12 @@ func lockBy(ctx context.Context, try func() bool, patience time.Duration) error 
 }
 
 // take makes the session this engine's own, with its head and without what an
-// earlier failure left, and returns it as it is now. The caller holds c.mu.
+// earlier failure left, and returns it as it is now. The caller holds c.mu. An
+// engine that stops takes nothing any more: it gives c up, or has done so.
 func (c *compute) take(ctx context.Context, p workbench.Principal) (workbench.Session, error) {
+	if c.e.draining() {
+		return workbench.Session{}, errDraining()
+	}
 	s, err := c.e.session(ctx, p, c.id)
 	if err == nil {
 		err = s.Open(c.e.now())

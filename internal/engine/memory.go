@@ -35,6 +35,9 @@ func (c *compute) keepMemory(ctx context.Context) *workbench.Checkpoint {
 	if !can {
 		return failed(workbench.E(workbench.CodeNotBuilt, "the driver cannot"))
 	}
+	if c.e.o.Memory == nil {
+		return failed(errNoMemory())
+	}
 	dir, err := c.e.o.Memory.Make()
 	if err != nil {
 		return failed(err)
@@ -49,7 +52,7 @@ func (c *compute) keepMemory(ctx context.Context) *workbench.Checkpoint {
 		return failed(err)
 	}
 	// From here on the sandbox is gone, and its memory is what the directory holds.
-	sealed, err := c.e.o.Checkpoints.Seal(ctx, c.binds(), dir)
+	sealed, err := c.e.o.Checkpoints.Seal(ctx, checkpoint.Binding{TenantID: c.tenant, SessionID: c.id, Generation: c.generation}, dir)
 	if err != nil {
 		return failed(err)
 	}
@@ -59,60 +62,91 @@ func (c *compute) keepMemory(ctx context.Context) *workbench.Checkpoint {
 	return &kept
 }
 
-func (c *compute) binds() checkpoint.Binding {
-	return checkpoint.Binding{TenantID: c.tenant, SessionID: c.id, Generation: c.generation}
-}
-
 func (e *Engine) forgetMemory(dir string) {
 	if err := e.o.Memory.Remove(dir); err != nil {
 		e.log.Warn("a checkpoint was not removed from memory", "dir", dir, "err", err)
 	}
 }
 
+// errNoMemory is why a server can neither keep memory nor give it back. The
+// session's record of it stays as it is.
+func errNoMemory() error {
+	return workbench.E(workbench.CodeRuntimeUnavailable, "this server has no place for the live memory of suspended sessions").
+		WithHint("its operator finds the reason in its log; restarting the session goes on without its memory")
+}
+
 // comeBack gives a suspended session its sandbox as it was. It reports false
 // where its memory is gone. An error leaves the session suspended, with its
 // memory: what is only lacking now, a place for the sandbox above all, costs
 // nobody their variables. The caller holds c.mu and has loaded the head.
-func (c *compute) comeBack(ctx context.Context, s workbench.Session) (bool, error) {
+func (c *compute) comeBack(ctx context.Context, s workbench.Session) (back bool, err error) {
+	if c.e.o.Memory == nil {
+		return false, errNoMemory()
+	}
 	if err := c.e.capacity.take(ctx); err != nil {
 		return false, err
 	}
-	kept, ok, err := c.e.o.Store.Resume(ctx, s.ID, c.epoch)
+	defer func() {
+		if !back {
+			c.e.capacity.give()
+		}
+	}()
+	kept, err := c.e.o.Store.Checkpoint(ctx, s.ID)
+	if workbench.HasCode(err, workbench.CodeNotFound) {
+		return false, nil // it went with the session's end
+	}
 	if err != nil {
-		c.e.capacity.give()
+		return false, err
+	}
+	began := time.Now()
+	r, err := c.unpack(ctx, s, kept)
+	if err != nil {
+		return false, err
+	}
+	defer r.discard()
+	if ctx.Err() != nil {
+		return false, workbench.E(workbench.CodeCancelled, "the session's return was given up").Caused(ctx.Err())
+	}
+	// From here on the memory is used or lost, so what follows happens whole.
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), 2*startWithin)
+	defer done()
+	if err := c.claimMemory(ctx, s, kept); err != nil {
 		return false, err
 	}
 	c.generation, c.keep, c.tenant = s.Generation, s.KeepMemory, s.TenantID
-	if ok {
-		ok = kept.Head == c.head && kept.Limits == sandboxLimits(s.Limits)
-	}
-	began := time.Now()
-	if ok {
-		if err := c.restore(ctx, s, kept); err != nil {
-			c.e.log.Warn("memory not restored", "session", c.id, "err", err)
-			ok = false
-		}
+	cause := r.useless
+	if cause == nil {
+		cause = c.restore(ctx, r)
 	}
 	outcome := "restored"
-	if !ok {
-		c.e.capacity.give()
+	if back = cause == nil; !back {
 		outcome = "failed"
-		c.memory, c.interpreters = kept.Memory, setOf(kept.Interpreters)
-		c.losing = workbench.LossSuspended
+		c.e.log.Warn("memory not restored", "session", c.id, "err", cause)
+		c.memory, c.interpreters, c.losing = kept.Memory, setOf(kept.Interpreters), workbench.LossSuspended
 		c.loseMemory(ctx)
-		c.losing = ""
 	}
 	c.e.o.Metrics.SandboxStarted(outcome, time.Since(began))
-	if err := c.e.o.Checkpoints.Drop(ctx, c.id, kept.Blob); err != nil {
+	if err := c.e.o.Checkpoints.Remove(ctx, kept.Blob); err != nil { // the sweeper does it
 		c.e.log.Warn("a used checkpoint was not removed", "session", c.id, "err", err)
 	}
-	if ok {
-		err = c.e.o.Store.AppendSessionEvent(ctx, c.id, c.epoch, workbench.EventResumed, workbench.ResumedEvent{MemoryKept: true, Generation: c.generation})
+	if back {
+		err := c.e.o.Store.AppendSessionEvent(ctx, c.id, c.epoch, workbench.EventResumed, workbench.ResumedEvent{MemoryKept: true, Generation: c.generation})
 		if err != nil {
 			c.e.log.Warn("a session's return was not told", "session", c.id, "err", err)
 		}
 	}
-	return ok, nil
+	return back, nil
+}
+
+// claimMemory takes the session's kept memory from its record. Nobody gets it a
+// second time.
+func (c *compute) claimMemory(ctx context.Context, s workbench.Session, kept workbench.Checkpoint) error {
+	return c.e.stubbornly(ctx, "resume", func() error {
+		return c.e.o.Store.Resume(ctx, s.ID, c.epoch, kept.Blob)
+	}, func() bool {
+		now, err := c.e.o.Store.Session(ctx, workbench.SystemPrincipal(), s.ID)
+		return err == nil && now.Suspended == nil && now.LeaseEpoch == c.epoch
+	})
 }
 
 // awake has a session with kept memory return before its files are changed: its
@@ -131,34 +165,63 @@ func setOf(names []string) map[string]bool {
 	return set
 }
 
-// restore has the driver start what the checkpoint holds, in a place that the
-// caller has taken.
-func (c *compute) restore(ctx context.Context, s workbench.Session, kept workbench.Checkpoint) error {
+// unpacked is kept memory that only needs to be started, or the reason why it
+// can never be.
+type unpacked struct {
+	kept    workbench.Checkpoint
+	class   sandbox.Class
+	dir     string
+	useless error
+	discard func()
+}
+
+// unpack opens kept memory. An error is for what may be otherwise another time.
+func (c *compute) unpack(ctx context.Context, s workbench.Session, kept workbench.Checkpoint) (*unpacked, error) {
+	r := &unpacked{kept: kept, discard: func() {}}
+	switch _, can := c.e.o.Driver.(sandbox.Restorer); {
+	case !can:
+		r.useless = workbench.E(workbench.CodeNotBuilt, "the driver cannot restore")
+	case kept.Generation != s.Generation || kept.Head != c.head || kept.Limits != sandboxLimits(s.Limits):
+		r.useless = workbench.E(workbench.CodeConflict, "the session is not the one it was")
+	}
+	if r.useless != nil {
+		return r, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	driver, can := c.e.o.Driver.(sandbox.Restorer)
-	if !can {
-		return workbench.E(workbench.CodeNotBuilt, "the driver cannot restore")
-	}
 	kind, err := c.e.kind(ctx, s.Image, s.Size, s.Limits)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	dir, err := c.e.o.Memory.Make()
+	if r.dir, err = c.e.o.Memory.Make(); err != nil {
+		return nil, err
+	}
+	r.class, r.discard = kind.Class, func() { c.e.forgetMemory(r.dir) }
+	b := checkpoint.Binding{TenantID: s.TenantID, SessionID: s.ID, Generation: kept.Generation}
+	err = c.e.o.Checkpoints.Open(ctx, b, kept.Blob, r.dir)
+	if workbench.HasCode(err, workbench.CodeCorrupt) {
+		r.useless = err
+		return r, nil
+	}
 	if err != nil {
-		return err
+		r.discard()
+		return nil, err
 	}
-	defer c.e.forgetMemory(dir)
-	if err := c.e.o.Checkpoints.Open(ctx, c.binds(), kept.Blob, dir); err != nil {
-		return err
-	}
-	box, err := driver.Restore(ctx, kind.Class, dir)
+	return r, nil
+}
+
+// restore has the driver start what a checkpoint held, in a place that the
+// caller has taken.
+func (c *compute) restore(ctx context.Context, r *unpacked) error {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	box, err := c.e.o.Driver.(sandbox.Restorer).Restore(ctx, r.class, r.dir)
 	if err != nil {
 		return err
 	}
 	wire, err := guestwire.Dial(ctx, box.Stream(), guestwire.Options{})
 	if err == nil {
-		if wire.Hello().Bound != kept.Binding {
+		if wire.Hello().Bound != r.kept.Binding {
 			err = workbench.E(workbench.CodeGuestProtocol, "what was restored is bound to something else")
 		} else if err = wire.Wake(ctx); err == nil {
 			err = wire.ResumeAll(ctx) // contexts stand still until their next cell all the same
@@ -171,7 +234,7 @@ func (c *compute) restore(ctx context.Context, s workbench.Session, kept workben
 		c.e.kill(ctx, box)
 		return err
 	}
-	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, kept.Limits, kept.Base, 0
-	c.binding, c.memory, c.interpreters = kept.Binding, kept.Memory, setOf(kept.Interpreters)
+	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, r.kept.Limits, r.kept.Base, 0
+	c.binding, c.memory, c.interpreters = r.kept.Binding, r.kept.Memory, setOf(r.kept.Interpreters)
 	return nil
 }

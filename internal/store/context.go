@@ -161,17 +161,34 @@ func (db *DB) RestartContext(ctx context.Context, p workbench.Principal, session
 }
 
 // LoseContexts marks every context of the session whose interpreter lived in
-// that sandbox memory as lost; memory "" means any. It needs no lease: a memory
-// belongs to one engine, which knows that it is gone.
+// that sandbox memory as lost; memory "" means any but what the session, being
+// suspended, has kept. It needs no lease: a memory belongs to one engine, which
+// knows that it is gone.
 func (db *DB) LoseContexts(ctx context.Context, sessionID, memory string, why workbench.LossReason, at time.Time) error {
 	return db.write(ctx, "lose_contexts", func(t *tx) error {
-		n, err := t.exec(`UPDATE contexts SET state = 'lost', memory = '', loss_reason = $3, lost_at = $4
-			WHERE session_id = $1 AND state = 'idle' AND memory <> '' AND ($2 = '' OR memory = $2)`, sessionID, memory, string(why), micros(at))
-		if n > 0 {
-			t.notify(SessionTopic(sessionID))
+		but := ""
+		if memory == "" {
+			if err := t.row("SELECT id FROM sessions WHERE id = $1"+t.forUpdate(), sessionID).Scan(&sessionID); err != nil {
+				return missing(err, "session")
+			}
+			kept, err := t.keptMemory(sessionID)
+			if err != nil {
+				return err
+			}
+			but = kept.Memory
 		}
-		return err
+		return t.loseContexts(sessionID, memory, but, why, at)
 	})
+}
+
+// loseContexts is LoseContexts; but names a memory that is not gone.
+func (t *tx) loseContexts(sessionID, memory, but string, why workbench.LossReason, at time.Time) error {
+	n, err := t.exec(`UPDATE contexts SET state = 'lost', memory = '', loss_reason = $3, lost_at = $4
+		WHERE session_id = $1 AND state = 'idle' AND memory <> '' AND memory <> $5 AND ($2 = '' OR memory = $2)`, sessionID, memory, string(why), micros(at), but)
+	if n > 0 {
+		t.notify(SessionTopic(sessionID))
+	}
+	return err
 }
 
 // admitCell checks that the context a submission names can take it. The context

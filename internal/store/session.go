@@ -296,7 +296,7 @@ func (db *DB) EndSession(ctx context.Context, p workbench.Principal, id string, 
 		if _, err := t.exec("UPDATE sessions SET state = $2, ended_at = $3, ending = 1 WHERE id = $1", s.ID, string(to), micros(at)); err != nil {
 			return err
 		}
-		if err := t.forgetMemory(&s); err != nil {
+		if err := t.forgetMemory(&s, workbench.LossSuspended); err != nil {
 			return err
 		}
 		n, err := t.unfinished(s.ID)
@@ -318,12 +318,12 @@ func (db *DB) BumpGeneration(ctx context.Context, p workbench.Principal, session
 	var s workbench.Session
 	err := db.write(ctx, "bump_generation", func(t *tx) error {
 		var err error
-		if s, err = t.bump(p, sessionID, epoch, requireIdle); err != nil {
-			return err
-		}
-		kind := workbench.EventSandboxLost
+		kind, why := workbench.EventSandboxLost, workbench.LossSandbox
 		if requireIdle {
-			kind = workbench.EventRestarted
+			kind, why = workbench.EventRestarted, workbench.LossRestart
+		}
+		if s, err = t.bump(p, sessionID, epoch, requireIdle, why); err != nil {
+			return err
 		}
 		return t.tell(s.ID, kind, workbench.GenerationEvent{Generation: s.Generation}, micros(db.clock()))
 	})
@@ -348,7 +348,7 @@ func (db *DB) StartOver(ctx context.Context, p workbench.Principal, sessionID st
 		if err != nil {
 			return err
 		}
-		if s, err = t.bump(p, sessionID, epoch, true); err != nil {
+		if s, err = t.bump(p, sessionID, epoch, true, workbench.LossRestart); err != nil {
 			return err
 		}
 		if err := t.tell(s.ID, workbench.EventRestarted, workbench.GenerationEvent{Generation: s.Generation}, micros(c.CreatedAt)); err != nil {
@@ -366,8 +366,9 @@ func (db *DB) StartOver(ctx context.Context, p workbench.Principal, sessionID st
 	return s, made, err
 }
 
-// bump raises the generation of a session that p may change.
-func (t *tx) bump(p workbench.Principal, sessionID string, epoch int64, requireIdle bool) (workbench.Session, error) {
+// bump raises the generation of a session that p may change. why is what takes
+// the memory away that a suspended one has kept.
+func (t *tx) bump(p workbench.Principal, sessionID string, epoch int64, requireIdle bool, why workbench.LossReason) (workbench.Session, error) {
 	s, err := t.lockSession(p, sessionID)
 	if err != nil {
 		return s, err
@@ -392,7 +393,7 @@ func (t *tx) bump(p workbench.Principal, sessionID string, epoch int64, requireI
 	if _, err := t.exec("UPDATE sessions SET generation = $2 WHERE id = $1", s.ID, s.Generation); err != nil {
 		return s, err
 	}
-	return s, t.forgetMemory(&s)
+	return s, t.forgetMemory(&s, why)
 }
 
 // GenerationUsed reports whether a run of the session was dispatched in that
