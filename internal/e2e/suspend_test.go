@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/server"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
@@ -170,6 +172,15 @@ func TestSessionReturnsWithItsMemory(t *testing.T) {
 	}
 	s.mustSuspended()
 	wantComings(t, s, "suspended true 1", "resumed true 1", "suspended true 1", "resumed true 1", "suspended true 1", "resumed true 1", "suspended true 1")
+	if _, err := s.c.RestartAgentSession(t.Context(), s.id, sdk.RestartSession{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.c.CreateSessionRun(t.Context(), s.id, sdk.CreateRun{Language: workbench.Python, Code: "print(x['n'])", ContextID: "default"})
+	wantCode(t, err, workbench.CodeContextLost)
+	lost, err := s.c.GetContext(t.Context(), s.id, "default")
+	if err != nil || lost.Lost == nil || lost.Lost.Reason != workbench.LossRestart {
+		t.Errorf("after the restart of a suspended session its context is %+v, %v", lost, err)
+	}
 }
 
 // mustNowhere fails if the text is in a file of the data directory.
@@ -194,34 +205,98 @@ func (w *world) mustNowhere(t *testing.T, text string) {
 }
 
 // A stop in order keeps the memory of sessions that asked for it, and a
-// checkpoint outlives the server.
+// checkpoint outlives the server; also one that has no place to give memory back,
+// or to keep it.
 func TestKeptMemoryOutlivesTheServer(t *testing.T) {
 	dir := t.TempDir()
 	w, err := open(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := w.mustUser(t, "acme", "ada")
-	made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{KeepMemory: true})
-	if err != nil {
-		t.Fatal(err)
+	next := func() *sdk.Client {
+		if err := w.close(); err != nil {
+			t.Fatal(err)
+		}
+		if w, err = open(dir, nil); err != nil {
+			t.Fatal(err)
+		}
+		return w.mustUser(t, "acme", "ada")
 	}
-	s := &session{t: t, c: c, id: made.ID}
-	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: "x = 41\nprint(x)", ContextID: "default"}), "41\n")
+	c := w.mustUser(t, "acme", "ada")
+	var both [2]*session
+	for i := range both {
+		made, err := c.CreateAgentSession(t.Context(), sdk.CreateSession{KeepMemory: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		both[i] = &session{t: t, c: c, id: made.ID}
+	}
+	s, second := both[0], both[1]
+	cell := sdk.CreateRun{Language: workbench.Python, Code: "x = 41\nprint(x)", ContextID: "default"}
+	wantOut(t, s.mustRun(cell), "41\n")
+	place := filepath.Join(dir, "data", "memory")
+	c = next()
+	cell.Code = "print(x + 1)"
+	s.c, second.c = c, c
+	wantOut(t, s.mustRun(cell), "42\n")
+
 	if err := w.close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := open(dir, nil)
-	if err != nil {
+	if err := os.WriteFile(place, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if w, err = open(dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	c = w.mustUser(t, "acme", "ada")
+	s.c, second.c = c, c
+	wantEnd(t, s.mustRun(cell), workbench.StatusFailed, workbench.ReasonInfrastructure)
+	if at := s.mustSuspended(); !at.MemoryKept {
+		t.Errorf("suspended %+v", at)
+	}
+	wantOut(t, second.mustPython("print(1)"), "1\n") // its memory is not kept at the stop
+
+	if err := os.Remove(place); err != nil {
+		t.Fatal(err)
+	}
+	s.c = next()
 	t.Cleanup(func() {
-		if err := again.close(); err != nil {
+		if err := w.close(); err != nil {
 			t.Error(err)
 		}
 	})
-	s.c = again.mustUser(t, "acme", "ada")
-	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: "print(x + 1)", ContextID: "default"}), "42\n")
+	cell.Code = "print(x + 2)"
+	wantOut(t, s.mustRun(cell), "43\n")
+}
+
+// A session whose memory cannot be read at the moment is suspended still, and
+// returns with it later.
+func TestMemoryWaitsForRoom(t *testing.T) {
+	w := mustWorld(t, quick)
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{KeepMemory: true})
+	cell := sdk.CreateRun{Language: workbench.Python, Code: "x = 41\nprint(x)", ContextID: "default"}
+	wantOut(t, s.mustRun(cell), "41\n")
+	s.mustSuspended()
+	mustResize := func(size string) {
+		t.Helper()
+		if err := unix.Mount("workbench", filepath.Join(w.dir, "data", "memory"), "tmpfs", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size="+size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustResize("64k")
+	cell.Code = "print(x + 1)"
+	run := s.mustSubmit(cell)
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(w.log.tail(), "msg=lane"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody tried to have the session return")
+		}
+	}
+	if at := s.mustSuspended(); !at.MemoryKept {
+		t.Errorf("suspended %+v", at)
+	}
+	mustResize("50%")
+	wantOut(t, s.mustWait(run), "42\n")
 }
 
 // Memory that cannot be read again is lost, and that is said; files are not.
@@ -297,7 +372,7 @@ func TestReturnWithoutAPlaceKeepsTheMemory(t *testing.T) {
 	cell.Code = "print(x + 1)"
 	back := s.mustSubmit(cell)
 	time.Sleep(500 * time.Millisecond) // its lane waits for the place that is taken
-	if err := w.close(); err != nil {
+	if err := w.closeWithin(time.Second); err != nil {
 		t.Log(err) // the run that sleeps is ended with the server
 	}
 	again, err := open(dir, nil)

@@ -139,10 +139,13 @@ func open(dir string, change func(*server.Options)) (*world, error) {
 	return w, err
 }
 
-func (w *world) close() error {
+func (w *world) close() error { return w.closeWithin(30 * time.Second) }
+
+// closeWithin gives runs that are out so long.
+func (w *world) closeWithin(d time.Duration) error {
 	w.http.CloseClientConnections()
 	w.http.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	err := w.server.Close(ctx)
 	w.mu.Lock()
