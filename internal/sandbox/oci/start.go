@@ -113,13 +113,10 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 		return err
 	}
 	defer outside.close()
-	if l.from != nil {
-		// gVisor loads with several threads. With a share of one CPU it would stand
-		// still for half of every period, and somebody waits for it.
-		if err := group.SetCPUs(max(l.class.CPUs, restoreCPUs)); err != nil {
-			return fmt.Errorf("lend processors: %w", err)
-		}
-	}
+	// gVisor loads with several threads. With a share of one CPU it would stand
+	// still for half of every period, and somebody waits for it. A host that bounds
+	// the server itself to less (version 1) refuses: then it takes that long.
+	lent := l.from != nil && group.SetCPUs(max(l.class.CPUs, restoreCPUs)) == nil
 	err = invocation{
 		binary: d.o.Binary, args: d.o.Weaken.args(d.startArgs(at, l.from)), dir: at.dir,
 		stdin: outside.stdin, stdout: outside.stdout, stderr: outside.stderr, passed: passed(code),
@@ -131,7 +128,7 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 	if err := l.findInit(at); err != nil {
 		return d.explain(l, at, fmt.Errorf("the runtime reported success: %w", err))
 	}
-	if l.from != nil {
+	if lent {
 		if err := group.SetCPUs(l.class.CPUs); err != nil {
 			return fmt.Errorf("take processors back: %w", err)
 		}
