@@ -171,7 +171,6 @@ func TestSessionReturnsWithItsMemory(t *testing.T) {
 		wantOut(t, s.mustWait(second), fmt.Sprintf("%d\n", 42+round))
 	}
 	s.mustSuspended()
-	wantComings(t, s, "suspended true 1", "resumed true 1", "suspended true 1", "resumed true 1", "suspended true 1", "resumed true 1", "suspended true 1")
 	if _, err := s.c.RestartAgentSession(t.Context(), s.id, sdk.RestartSession{}); err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +180,7 @@ func TestSessionReturnsWithItsMemory(t *testing.T) {
 	if err != nil || lost.Lost == nil || lost.Lost.Reason != workbench.LossRestart {
 		t.Errorf("after the restart of a suspended session its context is %+v, %v", lost, err)
 	}
+	wantComings(t, s, "suspended true 1", "resumed true 1", "suspended true 1", "resumed true 1", "suspended true 1", "resumed true 1", "suspended true 1")
 }
 
 // mustNowhere fails if the text is in a file of the data directory.
