@@ -150,19 +150,12 @@ func (s *brokerSocket) close() {
 
 // newBroker lets an exec's code reach out, through a context's socket or one of
 // its own.
-func newBroker(e *execution, socket *brokerSocket) (*broker, error) {
+func newBroker(e *execution, socket *brokerSocket, own bool) (*broker, error) {
 	var token [16]byte
 	if _, err := rand.Read(token[:]); err != nil {
 		return nil, err
 	}
-	b := &broker{e: e, socket: socket, token: hex.EncodeToString(token[:])}
-	if socket == nil {
-		var err error
-		if b.socket, err = listenIn(e.dir); err != nil {
-			return nil, err
-		}
-		b.own = true
-	}
+	b := &broker{e: e, socket: socket, own: own, token: hex.EncodeToString(token[:])}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.socket.turn(b)
 	return b, nil
@@ -186,9 +179,6 @@ func (b *broker) finish(grace time.Duration) {
 // stop lets no new call in.
 func (b *broker) stop() {
 	b.socket.turn(nil)
-	if b.own {
-		b.socket.close()
-	}
 }
 
 // close ends everything.
@@ -196,6 +186,9 @@ func (b *broker) close() {
 	b.cancel()
 	b.stop()
 	b.conns.Wait()
+	if b.own {
+		b.socket.close()
+	}
 }
 
 func (b *broker) answer(c *net.UnixConn) {

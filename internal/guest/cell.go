@@ -71,7 +71,7 @@ func (e *execution) runCell(ctx context.Context, k *kernel, fresh bool) (res gue
 	e.start = time.Now()
 	if fresh {
 		err = k.start(e)
-	} else if e.broker, err = newBroker(e, k.socket); err == nil {
+	} else if e.broker, err = newBroker(e, k.socket, false); err == nil {
 		e.group = k.group
 		k.p.turn(e)
 	}

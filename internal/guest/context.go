@@ -2,9 +2,7 @@ package guest
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"os"
@@ -149,19 +147,12 @@ func (c *contexts) forget(k *kernel) {
 // start starts the interpreter for its first cell, whose execution takes its
 // place in the group.
 func (k *kernel) start(e *execution) error {
-	var name [12]byte
-	if _, err := rand.Read(name[:]); err != nil {
+	pl, err := k.s.spares.takePlace()
+	if err != nil {
 		return err
 	}
-	k.dir = filepath.Join(execsDir, hex.EncodeToString(name[:]))
-	if err := os.Mkdir(k.dir, 0o711); err != nil {
-		return err
-	}
-	var err error
-	if k.socket, err = listenIn(k.dir); err != nil {
-		return err
-	}
-	if e.broker, err = newBroker(e, k.socket); err != nil {
+	k.dir, k.socket = pl.dir, pl.socket
+	if e.broker, err = newBroker(e, k.socket, false); err != nil {
 		return err
 	}
 	if err := e.enter(); err != nil {

@@ -2,13 +2,9 @@ package guest
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -28,11 +24,11 @@ const (
 
 // execution is one exec from start to end.
 type execution struct {
-	s   *supervisor
-	b   *binding
-	r   guestwire.ExecRequest
-	x   *guestwire.Running
-	dir string // of its own, below execsDir
+	s     *supervisor
+	b     *binding
+	r     guestwire.ExecRequest
+	x     *guestwire.Running
+	place *place // of its own; nil for a cell, which has its context's
 
 	broker *broker
 	group  *group
@@ -83,7 +79,7 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		e.leave()
 		return guestwire.ExecResult{}, notStarted(err)
 	}
-	defer e.cleanUp()
+	defer func() { s.cleaner <- e.cleanUp }()
 	s.mu.Lock()
 	s.execs[r.ID] = e
 	s.mu.Unlock()
@@ -114,29 +110,29 @@ func notStarted(err error) error {
 	return workbench.E(workbench.CodeUnavailable, "the program could not be started in its sandbox: %v", err)
 }
 
-// prepare makes the exec's own directory with its source and its socket.
+// prepare gives the exec a place of its own for its source and its socket.
 func (e *execution) prepare() error {
-	var name [12]byte
-	if _, err := rand.Read(name[:]); err != nil {
-		return err
-	}
-	e.dir = filepath.Join(execsDir, hex.EncodeToString(name[:]))
-	if err := os.Mkdir(e.dir, 0o711); err != nil {
-		return err
-	}
 	var err error
-	if e.broker, err = newBroker(e, nil); err != nil {
-		_ = os.RemoveAll(e.dir)
+	if e.place, err = e.s.spares.takePlace(); err != nil {
 		return err
 	}
-	return nil
+	if e.broker, err = newBroker(e, e.place.socket, true); err != nil {
+		e.place.remove(e.s.log)
+	}
+	return err
 }
 
+// cleanUp takes away what the exec had. Nobody waits for it: code has reached
+// nothing of it since the exec's end.
 func (e *execution) cleanUp() {
 	e.broker.close()
-	if err := os.RemoveAll(e.dir); err != nil {
-		fmt.Fprintln(e.s.log, "guest: remove exec directory:", err)
+	e.mu.Lock()
+	p := e.proc
+	e.mu.Unlock()
+	if p != nil {
+		p.closeAll()
 	}
+	e.place.remove(e.s.log)
 }
 
 // run starts the program, follows it and says how it ended.
@@ -161,6 +157,9 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	e.start = time.Now()
 	p.attach(e)
 	p.feed(cmd.control, e.r.Stdin)
+	if e.r.Language == workbench.Python {
+		p.feeds.Go(e.keepSource)
+	}
 	reason := e.follow(ctx)
 	if reason == "" && (e.s.watch.victim(e) || e.s.watch.over()) {
 		e.hit(workbench.LimitMemory)
@@ -176,7 +175,6 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	}
 	p.stop(reason != "" || e.groupEnded())
 	p.awaitOutput()
-	p.closeAll()
 	e.broker.finish(callsGrace)
 	for _, limit := range p.takeLimits() {
 		e.hit(limit)

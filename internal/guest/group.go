@@ -228,8 +228,12 @@ func (g *group) signal(pid int, sig unix.Signal) error {
 // first process leaves behind.
 func (g *group) kill() {
 	g.mu.Lock()
+	was := g.ending
 	g.ending = true
 	g.mu.Unlock()
+	if was {
+		return // it has been killed
+	}
 	select {
 	case <-g.ended:
 	default:

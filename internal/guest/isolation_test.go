@@ -104,3 +104,25 @@ func TestIdentityOfUserCode(t *testing.T) {
 		})
 	})
 }
+
+// TestPlaceAheadIsShut: the directory and the socket that the next run will have
+// are there before it, and no other code gets at them, also by their names.
+func TestPlaceAheadIsShut(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		s.code(t, workbench.Python, `
+import os, socket, time
+own = os.environ["WORKBENCH_SOCKET"]
+place = os.path.dirname(os.path.dirname(own))
+print(os.access(place, os.R_OK))
+others, deadline = [], time.time() + 30
+while not others and time.time() < deadline: # the next is made while this one runs
+    time.sleep(0.05)
+    others = [p for p in (l.split()[-1] for l in open("/proc/net/unix")) if p.startswith(place) and p != own]
+print(len(others))
+for path in others:
+    try: socket.socket(socket.AF_UNIX).connect(path); print("reached", path)
+    except PermissionError: pass
+s = socket.socket(socket.AF_UNIX); s.connect(own); print("own")
+`).want(t, 0, "False\n1\nown\n")
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"encoding/binary"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -71,7 +72,7 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 		// Bash calls a script what it was called with: it starts where the script
 		// is, and goes where it belongs before the script's first command, on the
 		// same line, so that line numbers are the script's.
-		place := filepath.Join(e.dir, "script")
+		place := filepath.Join(e.place.dir, "script")
 		if err := os.Mkdir(place, 0o755); err != nil {
 			return nil, err
 		}
@@ -89,13 +90,12 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 		}
 	default: // its interpreter takes the source as it is
 	}
-	file := "main.py"
+	path := filepath.Join(e.place.dir, pythonSource)
 	if e.r.Language != workbench.Python {
-		file = "main.mjs"
-	}
-	path, err := e.writeSource(file, source)
-	if err != nil {
-		return nil, err
+		path = filepath.Join(e.place.dir, "main.mjs")
+		if err := os.WriteFile(path, source, 0o444); err != nil {
+			return nil, err
+		}
 	}
 	c.program = interpreter(e.b, e.r.Language)
 	if e.special() {
@@ -149,11 +149,21 @@ func nodeOptions(l guestwire.SandboxLimits) []string {
 	return []string{"--expose-internals", "--v8-pool-size=" + strconv.Itoa(cpusOf(l))}
 }
 
-// writeSource keeps the source where a program, and the workers it starts, can
-// read it while the exec lives.
-func (e *execution) writeSource(name string, source []byte) (string, error) {
-	path := filepath.Join(e.dir, name)
-	return path, os.WriteFile(path, source, 0o444)
+// pythonSource is where the processes that multiprocessing starts afresh read
+// the program.
+const pythonSource = "main.py"
+
+// keepSource keeps a Python program for them while the exec lives. It is whole
+// once it is there: the driver has such a process wait for it.
+func (e *execution) keepSource() {
+	path := filepath.Join(e.place.dir, pythonSource)
+	err := os.WriteFile(path+".part", e.r.Source, 0o444)
+	if err == nil {
+		err = os.Rename(path+".part", path)
+	}
+	if err != nil {
+		fmt.Fprintln(e.s.log, "guest: keep a program for its workers:", err)
+	}
 }
 
 // environment is the base with more on top.

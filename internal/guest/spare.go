@@ -42,6 +42,7 @@ type spares struct {
 	timer    *time.Timer
 	renewing sync.Mutex
 
+	place  *place  // for the next exec or context; nil while there is none
 	zygote *zygote // nil until it has started, and once it has been given up
 	forks  int     // of it that run a program, or are about to
 	zygoteCosts
@@ -266,6 +267,9 @@ func (p *spares) renew() {
 	p.mu.Lock()
 	wanted := append(slices.Clone(p.wanted), want{})
 	p.mu.Unlock()
+	if err := p.renewPlace(); err != nil {
+		fmt.Fprintln(p.s.log, "guest: place:", err) // whoever needs one makes it
+	}
 	for _, w := range wanted {
 		if err := p.start(w.lang); err != nil {
 			fmt.Fprintln(p.s.log, "guest: spare:", err)

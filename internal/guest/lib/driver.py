@@ -30,13 +30,16 @@ IMPORT_VARIABLES = (b"HOME", b"XDG_", b"MPL", b"MATPLOTLIB", b"NUMPY", b"NPY", b
 def read_control():
     """What comes on the control descriptor. None: this interpreter is to live on,
     for cells that come there."""
-    with open(CONTROL, "rb", buffering=0, closefd=False) as f:
-        raw = f.read(4)
-        if raw == BECOME_KERNEL:
-            return None
-        raw += f.readall()
+    raw = b""  # a file object would make twice as many system calls
+    while len(raw) < 4 and (more := os.read(CONTROL, 4 - len(raw))):
+        raw += more
+    if raw == BECOME_KERNEL:
+        return None
+    parts = [raw]
+    while more := os.read(CONTROL, 1 << 16):
+        parts.append(more)
     os.close(CONTROL)
-    return raw
+    return b"".join(parts)
 
 
 def parse_control(raw):
@@ -128,12 +131,21 @@ class MultiprocessingSupport:
         return spec
 
     @classmethod
+    def await_source(cls):
+        """The guest writes the file while the program begins."""
+        import time
+        deadline = time.monotonic() + 10
+        while not os.path.exists(cls.path) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    @classmethod
     def adapt(cls, module):
         prepare = module.get_preparation_data
 
         def get_preparation_data(process_name):
             data = prepare(process_name)
             if "init_main_from_path" in data:
+                cls.await_source()
                 data["init_main_from_path"] = cls.path
             return data
 
@@ -333,9 +345,10 @@ def shadowed(preloaded):
             if name.endswith(suffixes) or any(os.path.isfile(os.path.join(place, name, "__init__" + s)) for s in suffixes):
                 return True
     if "matplotlib" in preloaded:
-        for path in (WORKSPACE + "/matplotlibrc", "~/.config/matplotlib/matplotlibrc", "~/.config/matplotlib/stylelib"):
-            if os.path.exists(os.path.expanduser(path)):
-                return True
+        if os.path.exists(WORKSPACE + "/matplotlibrc"):
+            return True
+        own = os.path.expanduser("~/.config/matplotlib")
+        return os.path.exists(own) and any(os.path.exists(own + name) for name in ("/matplotlibrc", "/stylelib"))
     return False
 
 
