@@ -13,19 +13,38 @@ const (
 	holdIdle             // a context between two cells
 )
 
-// hold stops everything in the group and returns when nothing of it runs.
-func (g *group) hold(why uint32) error {
+// othersRan is for a group that was stopped while code of another ran.
+const othersRan = -1
+
+// hold stops everything in the group and returns when nothing of it runs. What
+// stands still already is stopped again for a scan if code of another group has
+// run meanwhile: code can wake what it shares a terminal with.
+func (s *supervisor) hold(g *group, why uint32) error {
 	g.pausing.Lock()
 	defer g.pausing.Unlock()
-	held := g.held.Load()
-	if held == 0 {
+	held, now := g.held.Load(), s.ranWith(g)
+	if held == 0 || why == holdScan && (now == othersRan || now != g.stood) {
 		if _, err := g.ask(groupCommand{Op: "pause"}); err != nil {
-			_ = g.tell(groupCommand{Op: "resume"}) // what did stop goes on
+			if held == 0 {
+				_ = g.tell(groupCommand{Op: "resume"}) // what did stop goes on
+			}
 			return err
 		}
+		g.stood = now
 	}
 	g.held.Store(held | why)
 	return nil
+}
+
+// ranWith is how many runs have begun, or othersRan while code of another group
+// than g runs.
+func (s *supervisor) ranWith(g *group) int64 {
+	for _, other := range s.live() {
+		if other != g && other.held.Load() == 0 {
+			return othersRan
+		}
+	}
+	return s.runs.Load()
 }
 
 // letGo ends a hold. Nobody waits for the group to go on: commands to it are
@@ -53,7 +72,7 @@ func (s *supervisor) holdAll(ctx context.Context, why uint32) error {
 				return context.Cause(ctx)
 			}
 		}
-		if err := g.hold(why); err != nil {
+		if err := s.hold(g, why); err != nil {
 			if endsSoon(g) {
 				continue
 			}

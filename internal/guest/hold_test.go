@@ -6,6 +6,7 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/sandbox/oci"
 )
 
 // vforked is a Python program whose process waits for its child as vfork does,
@@ -110,4 +111,52 @@ while True:
 		}
 		holder.end()
 	})
+}
+
+// TestScanStopsWhatWasWoken: a context hands the other end of its terminal to a
+// run, which closes it while the context stands still.
+func TestScanStopsWhatWasWoken(t *testing.T) {
+	s := MustSession(t, oci.Runsc) // the runtime that has terminals
+	h := newHost()
+	r := request(workbench.Python, `
+import os, socket, time
+l = socket.socket(socket.AF_UNIX)
+l.bind("/tmp/holder"); l.listen(); print("up", flush=True)
+c, _ = l.accept()
+fd = socket.recv_fds(c, 1, 1)[1][0]; c.close()
+while not os.path.exists("go"): time.sleep(0.01)
+os.close(fd)
+`)
+	r.Group = "holder"
+	holder := s.begin(t, r, h)
+	for h.text(workbench.Stdout) == "" {
+		<-h.wrote
+	}
+	s.cell(t, "woken", workbench.Python, `
+import os, pty, signal, socket, time
+master, terminal = pty.openpty()
+name = os.ttyname(terminal)
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.close(master); os.close(terminal)
+    own = os.open(name, os.O_RDWR)
+    n = 0
+    while True:
+        n += 1
+        with open("beat.new", "w") as f: f.write(str(n))
+        os.rename("beat.new", "beat")
+        time.sleep(0.002)
+while not os.path.exists("beat"): time.sleep(0.01)
+with socket.socket(socket.AF_UNIX) as c:
+    c.connect("/tmp/holder"); socket.send_fds(c, [b"x"], [master])
+os.close(master); os.close(terminal)
+`).want(t, 0, "")
+	s.code(t, workbench.Bash, "touch go").want(t, 0, "")
+	holder.end().want(t, 0, "up\n")
+	first, _ := s.scan(t, "")
+	time.Sleep(200 * time.Millisecond)
+	if again, _ := s.scan(t, ""); string(again.content["beat"]) != string(first.content["beat"]) {
+		t.Errorf("between two scans the beat went from %s to %s", first.content["beat"], again.content["beat"])
+	}
 }
