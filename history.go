@@ -1,6 +1,7 @@
 package workbench
 
 import (
+	"context"
 	"encoding/base64"
 	"strings"
 	"time"
@@ -152,6 +153,10 @@ type Comparison struct {
 	Items     []FileDiff `json:"items"`
 	Next      string     `json:"nextCursor,omitempty"`
 }
+
+// Compared pages what differs between two trees, which are loaded once for all
+// of its pages.
+type Compared func(ctx context.Context, page Page) (Comparison, error)
 
 // Lineage says what a session was forked from.
 type Lineage struct {

@@ -56,8 +56,8 @@ type History interface {
 	CommitTree(ctx context.Context, p workbench.Principal, id string, q workbench.TreeQuery) (workbench.List[workbench.TreeEntry], error)
 	CommitFile(ctx context.Context, p workbench.Principal, id, path string) (workbench.TreeEntry, io.ReadSeekCloser, error)
 	CommitTar(ctx context.Context, p workbench.Principal, id string) (func(io.Writer) error, error)
-	CompareCommits(ctx context.Context, p workbench.Principal, id, from string, page workbench.Page) (workbench.Comparison, error)
-	CompareRun(ctx context.Context, p workbench.Principal, runID string, page workbench.Page) (workbench.Comparison, error)
+	CompareCommits(ctx context.Context, p workbench.Principal, id, from string) (workbench.Compared, error)
+	CompareRun(ctx context.Context, p workbench.Principal, runID string) (workbench.Compared, error)
 	RollBack(ctx context.Context, p workbench.Principal, sessionID string, r workbench.RollBack) (workbench.RolledBack, error)
 	Fork(ctx context.Context, p workbench.Principal, sessionID string, r workbench.ForkSession) (workbench.Session, error)
 }

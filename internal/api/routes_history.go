@@ -198,19 +198,15 @@ func compareCommit(c *call) error {
 			return workbench.AsError(err).WithField("from")
 		}
 	}
-	return c.compare(func(page workbench.Page) (workbench.Comparison, error) {
-		return c.s.o.Engine.CompareCommits(c.ctx, c.p, c.id, from, page)
-	})
+	return c.compare(func() (workbench.Compared, error) { return c.s.o.Engine.CompareCommits(c.ctx, c.p, c.id, from) })
 }
 
 func compareRun(c *call) error {
-	return c.compare(func(page workbench.Page) (workbench.Comparison, error) {
-		return c.s.o.Engine.CompareRun(c.ctx, c.p, c.id, page)
-	})
+	return c.compare(func() (workbench.Compared, error) { return c.s.o.Engine.CompareRun(c.ctx, c.p, c.id) })
 }
 
 // compare answers with a page, or with all pages as one patch.
-func (c *call) compare(page func(workbench.Page) (workbench.Comparison, error)) error {
+func (c *call) compare(load func() (workbench.Compared, error)) error {
 	accept := c.r.Header.Values("Accept")
 	asJSON, asText := quality(accept, "application/json"), quality(accept, diffType)
 	if len(accept) > 0 && asJSON <= 0 && asText <= 0 {
@@ -218,7 +214,11 @@ func (c *call) compare(page func(workbench.Page) (workbench.Comparison, error)) 
 			WithHint("send Accept: application/json, or %s", diffType)
 	}
 	at := c.q.page()
-	first, err := page(at)
+	pages, err := load()
+	if err != nil {
+		return err
+	}
+	first, err := pages(c.ctx, at)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (c *call) compare(page func(workbench.Page) (workbench.Comparison, error)) 
 		if at.Cursor = p.Next; at.Cursor == "" {
 			return nil
 		}
-		if p, err = page(at); err != nil { // part of it is out: it must not look whole
+		if p, err = pages(c.ctx, at); err != nil { // part of it is out: it must not look whole
 			c.w.fail(err)
 			panic(http.ErrAbortHandler)
 		}

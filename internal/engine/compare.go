@@ -19,15 +19,15 @@ const (
 	comparedPage = 4 << 20
 )
 
-// CompareCommits pages what differs from one commit to another of the same
-// owner: from its parent where from is "". Codes: not_found, commit_gone.
-func (e *Engine) CompareCommits(ctx context.Context, p workbench.Principal, id, from string, page workbench.Page) (workbench.Comparison, error) {
+// CompareCommits compares a commit with another of the same owner: with its
+// parent where from is "". Codes: not_found, commit_gone.
+func (e *Engine) CompareCommits(ctx context.Context, p workbench.Principal, id, from string) (workbench.Compared, error) {
 	if err := mayReadContents(p); err != nil {
-		return workbench.Comparison{}, err
+		return nil, err
 	}
 	to, tree, err := e.treeOf(ctx, p, id)
 	if err != nil {
-		return workbench.Comparison{}, err
+		return nil, err
 	}
 	out := workbench.Comparison{From: from, To: to.ID, RunIDs: []string{}}
 	if from == "" || from == to.ParentID {
@@ -37,32 +37,31 @@ func (e *Engine) CompareCommits(ctx context.Context, p workbench.Principal, id, 
 	if out.From != "" {
 		var c workbench.Commit
 		if c, base, err = e.treeOf(ctx, p, out.From); err != nil {
-			return workbench.Comparison{}, workbench.AsError(err).WithField("from")
+			return nil, workbench.AsError(err).WithField("from")
 		}
 		if c.TenantID != to.TenantID {
-			return workbench.Comparison{}, workbench.ErrNotFound("commit").WithField("from")
+			return nil, workbench.ErrNotFound("commit").WithField("from")
 		}
 	}
-	return e.compare(ctx, to.TenantID, out, base, tree, page)
+	return e.compared(to.TenantID, out, base, tree), nil
 }
 
-// CompareRun pages what a run changed: from the tree it began with to the one
-// it left. Codes: not_found, conflict (it has not ended, or left no commit),
-// commit_gone.
-func (e *Engine) CompareRun(ctx context.Context, p workbench.Principal, runID string, page workbench.Page) (workbench.Comparison, error) {
+// CompareRun compares the tree that a run left with the one it began with.
+// Codes: not_found, conflict (it has not ended, or left no commit), commit_gone.
+func (e *Engine) CompareRun(ctx context.Context, p workbench.Principal, runID string) (workbench.Compared, error) {
 	if err := mayReadContents(p); err != nil {
-		return workbench.Comparison{}, err
+		return nil, err
 	}
 	run, err := e.o.Store.Run(ctx, p, runID)
 	if err != nil {
-		return workbench.Comparison{}, err
+		return nil, err
 	}
 	if err := hasCommit(run); err != nil {
-		return workbench.Comparison{}, err
+		return nil, err
 	}
 	to, tree, err := e.treeOf(ctx, p, run.CommitID)
 	if err != nil {
-		return workbench.Comparison{}, err
+		return nil, err
 	}
 	out := workbench.Comparison{To: to.ID, RunIDs: []string{run.ID}, Exclusive: run.Files.Exclusive}
 	base := workspace.Empty()
@@ -71,17 +70,17 @@ func (e *Engine) CompareRun(ctx context.Context, p workbench.Principal, runID st
 		before++ // it changed nothing
 	}
 	if c, ok, err := e.o.Store.CommitWithRoot(ctx, run.SessionID, run.InputRoot, before); err != nil {
-		return workbench.Comparison{}, err
+		return nil, err
 	} else if ok {
 		out.From = c.ID
 		if base, err = e.loadTree(ctx, c); err != nil {
-			return workbench.Comparison{}, err
+			return nil, err
 		}
 	}
 	if base.Root() != run.InputRoot {
-		return workbench.Comparison{}, workbench.E(workbench.CodeCorrupt, "the tree that the run began with is not among the session's commits")
+		return nil, workbench.E(workbench.CodeCorrupt, "the tree that the run began with is not among the session's commits")
 	}
-	return e.compare(ctx, to.TenantID, out, base, tree, page)
+	return e.compared(to.TenantID, out, base, tree), nil
 }
 
 // hasCommit refuses a run that left no tree, and says why.
@@ -96,35 +95,40 @@ func hasCommit(run workbench.Run) error {
 		WithHint("the workspace stayed as it was before the run: use the commit before it, or another run")
 }
 
-// compare fills in a page of differences.
-func (e *Engine) compare(ctx context.Context, tenantID string, out workbench.Comparison, a, b workspace.Tree, page workbench.Page) (workbench.Comparison, error) {
-	after, limit, err := pageOf(page)
-	if err != nil {
-		return out, err
-	}
+// compared is what differs from tree a to tree b; about is what every page of it
+// says.
+func (e *Engine) compared(tenantID string, about workbench.Comparison, a, b workspace.Tree) workbench.Compared {
 	changes := workspace.Diff(a, b)
-	out.Total, out.Items = len(changes), []workbench.FileDiff{}
-	compared, last := int64(0), ""
-	for _, change := range changes {
-		if page.Cursor != "" && change.Path <= after {
-			continue
-		}
-		d := difference{change: change}
-		d.find(a, b)
-		text := d.bytes()
-		if len(out.Items) == limit || compared > 0 && compared+text > comparedPage {
-			out.Next = cursorOf(last)
-			break
-		}
-		compared += text
-		shown, err := e.fileDiff(ctx, tenantID, d, a, b)
+	about.Total = len(changes)
+	return func(ctx context.Context, page workbench.Page) (workbench.Comparison, error) {
+		after, limit, err := pageOf(page)
 		if err != nil {
-			return out, err
+			return about, err
 		}
-		out.Items = append(out.Items, shown)
-		last = change.Path
+		out := about
+		out.Items = []workbench.FileDiff{}
+		compared, last := int64(0), ""
+		for _, change := range changes {
+			if page.Cursor != "" && change.Path <= after {
+				continue
+			}
+			d := difference{change: change}
+			d.find(a, b)
+			text := d.bytes()
+			if len(out.Items) == limit || compared > 0 && compared+text > comparedPage {
+				out.Next = cursorOf(last)
+				break
+			}
+			compared += text
+			shown, err := e.fileDiff(ctx, tenantID, d, a, b)
+			if err != nil {
+				return out, err
+			}
+			out.Items = append(out.Items, shown)
+			last = change.Path
+		}
+		return out, nil
 	}
-	return out, nil
 }
 
 // difference is one path at which two trees differ; a side is nil where nothing
