@@ -136,6 +136,19 @@ func openInput(name string) (*os.File, int64, error) {
 	return nil, 0, workbench.E(workbench.CodeInvalidRequest, "the file cannot be read: %s", name).WithField("file").WithHint("check its name and its permissions").Caused(err)
 }
 
+// uploadAll uploads the inputs, and selects each at its path.
+func uploadAll(ctx context.Context, client *client, session string, inputs []input) ([]workbench.ArtifactSelect, error) {
+	var selected []workbench.ArtifactSelect
+	for _, in := range inputs {
+		kept, err := upload(ctx, client, session, in)
+		if err != nil {
+			return nil, err
+		}
+		selected = append(selected, workbench.ArtifactSelect{ID: kept.ID, Path: in.path})
+	}
+	return selected, nil
+}
+
 func upload(ctx context.Context, client *client, session string, in input) (workbench.Artifact, error) {
 	f, length, err := openInput(in.file)
 	if err != nil {

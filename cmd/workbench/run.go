@@ -256,12 +256,8 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 		session = s.ID
 		defer a.closeSession(client, session, &err)
 	}
-	for _, in := range inputs {
-		kept, err := upload(ctx, client, session, in)
-		if err != nil {
-			return err
-		}
-		submission.Artifacts = append(submission.Artifacts, workbench.ArtifactSelect{ID: kept.ID, Path: in.path})
+	if submission.Artifacts, err = uploadAll(ctx, client, session, inputs); err != nil {
+		return err
 	}
 	run, err := client.CreateSessionRun(ctx, session, submission)
 	if err != nil {

@@ -126,13 +126,13 @@ func (w *walker) told(base string) []guestwire.Entry {
 	for p := range w.changed() {
 		paths[p] = true
 	}
-	switch {
-	case base == "":
+	switch base {
+	case "":
 		was = func(guestwire.Path) *node { return nil }
 		for p := range w.t.nodes {
 			paths[p] = true
 		}
-	case base == w.t.before:
+	case w.t.before:
 		was = func(p guestwire.Path) *node {
 			if n, ok := w.t.undo[p]; ok {
 				return n

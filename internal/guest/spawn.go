@@ -301,14 +301,14 @@ func (p *process) follow() {
 			return // it ended without a report; its exit status says how
 		}
 		text := string(bytes.TrimSuffix(line, []byte("\n")))
-		switch {
-		case text == "ready":
+		switch text {
+		case "ready":
 			if !ready { // one that starts again says it again
 				ready = true
 				close(p.ready)
 			}
 			continue
-		case text == workbench.LimitOpenFiles:
+		case workbench.LimitOpenFiles:
 			p.mu.Lock()
 			p.met = []string{text}
 			p.mu.Unlock()

@@ -26,7 +26,6 @@ type zygote struct {
 	s    *supervisor
 	pid  int
 	conn packetConn
-	log  io.ReadCloser // what it prints
 
 	ready chan struct{} // closed once it forks, or never will
 	ended chan struct{}

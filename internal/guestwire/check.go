@@ -211,8 +211,8 @@ func (r ExecRequest) Check() error {
 
 // checkCell refuses what only a program can have.
 func (r ExecRequest) checkCell() error {
-	bad := func(field, format string, args ...any) error {
-		return workbench.E(workbench.CodeInvalidRequest, format, args...).WithField(field)
+	bad := func(field, why string) error {
+		return workbench.E(workbench.CodeInvalidRequest, "%s", why).WithField(field)
 	}
 	switch {
 	case r.Context == "" && r.Living:
