@@ -26,7 +26,7 @@ func TestV2(t *testing.T) {
 		MustCreate(t, f.h, "one", standard)
 		for file, want := range map[string]string{
 			"memory.max": "402653184", "memory.swap.max": "0", "memory.oom.group": "1",
-			"cpu.max": "150000 100000", "pids.max": "5120",
+			"cpu.max": "150000 100000", "cpu.max.burst": "75000", "pids.max": "5120",
 		} {
 			if got := f.MustRead(parent + "/one/" + file); got != want {
 				t.Errorf("%s is %q, want %q", file, got, want)
@@ -147,6 +147,7 @@ func TestHybrid(t *testing.T) {
 			"memory/" + parent + "/one/memory.memsw.limit_in_bytes": "402653184",
 			"memory/" + parent + "/one/memory.swappiness":           "0",
 			"cpu,cpuacct/" + parent + "/one/cpu.cfs_quota_us":       "150000",
+			"cpu,cpuacct/" + parent + "/one/cpu.cfs_burst_us":       "75000",
 			"cpu,cpuacct/" + parent + "/one/cpu.cfs_period_us":      "100000",
 			"pids/" + parent + "/one/pids.max":                      "5120",
 			"freezer/" + parent + "/one/freezer.state":              "THAWED",

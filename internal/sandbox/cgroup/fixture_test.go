@@ -21,7 +21,7 @@ var controlFiles = map[string]map[string]string{
 		"memory.max": "max\n", "memory.current": "16777216\n", "memory.peak": "33554432\n",
 		"memory.swap.max": "max\n", "memory.oom.group": "0\n",
 		"memory.events": "low 0\nhigh 0\nmax 5\noom 2\noom_kill 2\noom_group_kill 1\n",
-		"cpu.max":       "max 100000\n", "cpu.stat": "usage_usec 1500000\nuser_usec 1000000\n",
+		"cpu.max":       "max 100000\n", "cpu.max.burst": "0\n", "cpu.stat": "usage_usec 1500000\nuser_usec 1000000\n",
 		"pids.max": "max\n", "pids.current": "27\n",
 	},
 	"memory": {
@@ -31,7 +31,7 @@ var controlFiles = map[string]map[string]string{
 		"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
 	},
 	"cpu,cpuacct": {
-		"cgroup.procs": "", "cpu.cfs_period_us": "100000\n", "cpu.cfs_quota_us": "-1\n", "cpuacct.usage": "1500000000\n",
+		"cgroup.procs": "", "cpu.cfs_period_us": "100000\n", "cpu.cfs_quota_us": "-1\n", "cpu.cfs_burst_us": "0\n", "cpuacct.usage": "1500000000\n",
 	},
 	"pids":    {"cgroup.procs": "", "pids.max": "max\n", "pids.current": "27\n"},
 	"freezer": {"cgroup.procs": "", "freezer.state": "THAWED\n"},

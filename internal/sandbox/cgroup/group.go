@@ -86,6 +86,7 @@ func settingsV2(l Limits) []setting {
 		{"memory.swap.max", "0", false},
 		{"memory.oom.group", together, true},
 		{"cpu.max", fmt.Sprintf("%d %d", quota(l.CPUs), period), true},
+		{"cpu.max.burst", strconv.FormatInt(quota(l.CPUs)/2, 10), false},
 		{"pids.max", strconv.FormatInt(l.Tasks, 10), true},
 	}
 }
@@ -106,6 +107,7 @@ func settingsV1(l Limits) []settingsOf {
 		{"cpu", []setting{
 			{"cpu.cfs_period_us", strconv.Itoa(period), true},
 			{"cpu.cfs_quota_us", strconv.FormatInt(quota(l.CPUs), 10), true},
+			{"cpu.cfs_burst_us", strconv.FormatInt(quota(l.CPUs)/2, 10), false},
 		}},
 		{"pids", []setting{{"pids.max", strconv.FormatInt(l.Tasks, 10), true}}},
 		{"cpuacct", nil},
@@ -173,6 +175,9 @@ func apply(dir string, values []setting) error {
 	return nil
 }
 
+// quota is the processor time of a period. What a period left unused adds to a
+// later one, up to half as much (burst, since Linux 5.14): an interpreter that
+// starts on several threads is not held up for a whole period.
 func quota(cpus float64) int64 { return int64(cpus * period) }
 
 // Exists reports whether the group exists in any tree.
