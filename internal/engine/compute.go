@@ -124,10 +124,13 @@ func (c *compute) alone() {
 }
 
 // lease makes sure this engine owns the session. Code: conflict while another
-// engine does.
+// engine does, or once this one has forgotten it.
 func (c *compute) lease(ctx context.Context) error {
 	if c.epoch > 0 {
 		return nil
+	}
+	if c.e.forgot(c) { // nobody would give it back
+		return workbench.E(workbench.CodeConflict, "the session is over")
 	}
 	epoch, err := c.e.o.Store.AcquireLease(ctx, c.id, c.e.id, c.e.o.LeaseTTL)
 	if err != nil {

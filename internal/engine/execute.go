@@ -66,6 +66,7 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 			why = workbench.ReasonSessionClosed
 		}
 		_, err := e.cancelRun(ctx, workbench.SystemPrincipal(), run.ID, why)
+		e.ended(c)
 		return err
 	}
 	x := &execution{e: e, c: c, s: s, run: run, stop: c.takeoff(run.ID)}

@@ -133,6 +133,22 @@ func (e *Engine) forget(ctx context.Context, id string) {
 	}
 }
 
+// forgot reports whether a session's compute has been given up for good. With
+// c.mu held that does not change.
+func (e *Engine) forgot(c *compute) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return c.forgotten
+}
+
+// ended has the sweep forget a session of which this engine learns that it is
+// over.
+func (e *Engine) ended(c *compute) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c.over = true
+}
+
 // forgetEnded forgets what an earlier attempt could not.
 func (e *Engine) forgetEnded(ctx context.Context) {
 	e.mu.Lock()
