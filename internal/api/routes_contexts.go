@@ -113,11 +113,10 @@ func (c *call) onContext(do func(id string) (workbench.Context, error)) error {
 	return c.context(http.StatusOK, k)
 }
 
-// context answers with a context and where its session is.
-func (c *call) context(status int, k workbench.Context) (err error) {
-	if k.Session, err = c.sessionRef(k.SessionID); err != nil {
-		return err
-	}
+// context answers with a context and, if that can be told, where its session is:
+// what was done must not be answered as failed.
+func (c *call) context(status int, k workbench.Context) error {
+	k.Session, _ = c.sessionRef(k.SessionID)
 	return c.json(status, k)
 }
 
@@ -178,9 +177,7 @@ func interruptContext(c *call) error {
 	if err != nil {
 		return unnamed(err)
 	}
-	if done.Context.Session, err = c.sessionRef(c.id); err != nil {
-		return err
-	}
+	done.Context.Session, _ = c.sessionRef(c.id)
 	return c.json(http.StatusOK, done)
 }
 

@@ -131,14 +131,16 @@ func writeWorkspaceFile(c *call) error {
 	}
 	defer c.s.o.Engine.Active(c.id)()
 	body := &progressBody{ReadCloser: http.MaxBytesReader(c.w, c.r.Body, c.s.o.MaxUploadBytes), w: c.w, stall: c.s.o.ReadTimeout}
-	change, err := c.s.o.Engine.WriteFile(c.ctx, c.p, c.id, w, body)
-	if err != nil {
-		return c.uploadError(err)
-	}
-	if change.Entry != nil {
-		c.w.Header().Set("ETag", strconv.Quote(change.Entry.SHA256))
-	}
-	return c.changed(change)
+	return c.changed(func() (workbench.WorkspaceChange, error) {
+		change, err := c.s.o.Engine.WriteFile(c.ctx, c.p, c.id, w, body)
+		if err != nil {
+			return change, c.uploadError(err)
+		}
+		if change.Entry != nil {
+			c.w.Header().Set("ETag", strconv.Quote(change.Entry.SHA256))
+		}
+		return change, nil
+	})
 }
 
 // writeConditions reads the mode, and what must hold before a file is written.
@@ -172,9 +174,14 @@ func (c *call) writeConditions(w *workbench.WriteFile) error {
 	return nil
 }
 
-// changed answers with the outcome of a change.
-func (c *call) changed(change workbench.WorkspaceChange) error {
+// changed makes a change and answers with its outcome. What the answer says of
+// the session is read first: what was changed must not be answered as failed.
+func (c *call) changed(make func() (workbench.WorkspaceChange, error)) error {
 	ref, err := c.sessionRef(c.id)
+	if err != nil {
+		return err
+	}
+	change, err := make()
 	if err != nil {
 		return err
 	}
@@ -187,11 +194,9 @@ func deleteWorkspaceFile(c *call) error {
 	if err != nil {
 		return err
 	}
-	change, err := c.s.o.Engine.DeleteFile(c.ctx, c.p, c.id, path, c.q.text("recursive") == "true")
-	if err != nil {
-		return err
-	}
-	return c.changed(change)
+	return c.changed(func() (workbench.WorkspaceChange, error) {
+		return c.s.o.Engine.DeleteFile(c.ctx, c.p, c.id, path, c.q.text("recursive") == "true")
+	})
 }
 
 func moveWorkspaceFile(c *call) error {
@@ -204,11 +209,9 @@ func moveWorkspaceFile(c *call) error {
 	if err != nil {
 		return err
 	}
-	change, err := c.s.o.Engine.MoveFile(c.ctx, c.p, c.id, workbench.MoveFile{From: from, To: to, Overwrite: b.Overwrite})
-	if err != nil {
-		return err
-	}
-	return c.changed(change)
+	return c.changed(func() (workbench.WorkspaceChange, error) {
+		return c.s.o.Engine.MoveFile(c.ctx, c.p, c.id, workbench.MoveFile{From: from, To: to, Overwrite: b.Overwrite})
+	})
 }
 
 func makeWorkspaceDirectory(c *call) error {
@@ -217,11 +220,7 @@ func makeWorkspaceDirectory(c *call) error {
 	if err != nil {
 		return err
 	}
-	change, err := c.s.o.Engine.MakeDirectory(c.ctx, c.p, c.id, path)
-	if err != nil {
-		return err
-	}
-	return c.changed(change)
+	return c.changed(func() (workbench.WorkspaceChange, error) { return c.s.o.Engine.MakeDirectory(c.ctx, c.p, c.id, path) })
 }
 
 // bodyPath is a path that a body names in one of two ways.

@@ -165,6 +165,7 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 		// Cancelled while it waited for its turn, it must cost nobody a sandbox;
 		// and another worker of the lane may have taken it.
 		if run, ok, err = e.o.Store.NextQueued(ctx, c.id, name); err != nil || !ok {
+			c.letGo(ctx)
 			return false, err
 		}
 	}
@@ -176,8 +177,9 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 	}
 	switch {
 	case len(c.out) > 0: // it is in use
-	case c.live():
 		c.outOfMemory(ctx) // what the host killed until now is not the next run's
+	case c.live():
+		c.outOfMemory(ctx)
 		c.idleSince.Store(e.uptime())
 		e.capacity.markIdle(c)
 	default:

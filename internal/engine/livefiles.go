@@ -88,12 +88,21 @@ func (c *compute) rest(ctx context.Context) {
 	case c.live():
 		c.idleSince.Store(c.e.uptime())
 		c.e.capacity.markIdle(c)
-	case c.box == nil && c.epoch > 0 && !c.dirty && c.resting():
-		if err := c.e.o.Store.ReleaseLease(context.WithoutCancel(ctx), c.id, c.e.id, c.epoch); err != nil {
-			return // it runs out
-		}
-		c.vacate()
+	case c.resting():
+		c.letGo(ctx)
 	}
+}
+
+// letGo gives the lease of a session back that has nothing here. The caller
+// holds c.mu.
+func (c *compute) letGo(ctx context.Context) {
+	if c.box != nil || len(c.out) > 0 || c.epoch == 0 || c.dirty {
+		return
+	}
+	if err := c.e.o.Store.ReleaseLease(context.WithoutCancel(ctx), c.id, c.e.id, c.epoch); err != nil {
+		return // it runs out
+	}
+	c.vacate()
 }
 
 // resting reports whether no lane works for the session: one that does is about

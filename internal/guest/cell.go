@@ -279,7 +279,7 @@ func (e *execution) settle(k *kernel, alive bool, reason *workbench.Reason) bool
 
 // rest makes everything in the context stand still.
 func (k *kernel) rest() error {
-	err := k.s.hold(k.group, holdIdle)
+	err := k.s.hold(k.group, holdIdle, k.s.ranWith(k.group))
 	if err != nil {
 		fmt.Fprintln(k.s.log, "guest: a context does not stand still:", err)
 	}

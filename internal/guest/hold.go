@@ -19,10 +19,11 @@ const othersRan = -1
 // hold stops everything in the group and returns when nothing of it runs. What
 // stands still already is stopped again for a scan if code of another group has
 // run meanwhile: code can wake what it shares a terminal with.
-func (s *supervisor) hold(g *group, why uint32) error {
+// now is what ranWith said of the group.
+func (s *supervisor) hold(g *group, why uint32, now int64) error {
 	g.pausing.Lock()
 	defer g.pausing.Unlock()
-	held, now := g.held.Load(), s.ranWith(g)
+	held := g.held.Load()
 	if held == 0 || why == holdScan && (now == othersRan || now != g.stood) {
 		if _, err := g.ask(groupCommand{Op: "pause"}); err != nil {
 			if held == 0 {
@@ -60,10 +61,20 @@ func (g *group) letGo(why uint32) error {
 	return g.tell(groupCommand{Op: "resume"})
 }
 
-// holdAll holds every live group. One that is about to end is waited for
-// instead.
+// holdAll holds every live group, those that run before those that stand still
+// and may be woken by them. One that is about to end is waited for instead.
 func (s *supervisor) holdAll(ctx context.Context, why uint32) error {
+	var run, stand []*group
+	ran := map[*group]int64{}
 	for _, g := range s.live() {
+		ran[g] = s.ranWith(g)
+		if g.held.Load() == 0 {
+			run = append(run, g)
+		} else {
+			stand = append(stand, g)
+		}
+	}
+	for _, g := range append(run, stand...) {
 		if g.ends() {
 			select {
 			case <-g.ended:
@@ -72,7 +83,7 @@ func (s *supervisor) holdAll(ctx context.Context, why uint32) error {
 				return context.Cause(ctx)
 			}
 		}
-		if err := s.hold(g, why); err != nil {
+		if err := s.hold(g, why, ran[g]); err != nil {
 			if endsSoon(g) {
 				continue
 			}
