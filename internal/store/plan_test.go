@@ -28,6 +28,7 @@ func TestSQLitePlans(t *testing.T) {
 		"SELECT s.id FROM sessions s WHERE s.state = 'active' AND s.expires_at <= $1 AND (s.expires_at, s.id) > (0, '') ORDER BY s.expires_at, s.id LIMIT 9":                                            "sessions_deadline",
 		"SELECT s.id FROM sessions s WHERE s.state = 'active' AND s.expires_at > $1 AND s.expires_at <= $2 AND s.warned_at < $3 AND (s.expires_at, s.id) > (0, '') ORDER BY s.expires_at, s.id LIMIT 9": "sessions_deadline",
 		"SELECT s.id FROM sessions s WHERE s.ending = 1 AND s.id > $1 ORDER BY s.id LIMIT 9":                                                                                                            "sessions_ending",
+		"SELECT o.id FROM runs o WHERE o.session_id = $1 AND o.finished_at = 0 AND o.context_id = $2 AND o.status <> 'queued' ORDER BY o.lane DESC, o.number DESC LIMIT 1":                              "runs_unfinished",
 		"SELECT e.seq FROM session_events e WHERE e.session_id = $1 ORDER BY e.seq DESC LIMIT 1":                                                                                                        "PRIMARY KEY (session_id=?)",
 		"SELECT a.id FROM artifacts a WHERE a.state = 'ready' AND a.expires_at <= $1 ORDER BY a.expires_at, a.id LIMIT 9":                                                                               "artifacts_deadline",
 		"SELECT l.seq FROM run_log l WHERE l.run_id = $1 AND l.stream = $2 AND l.position < $3 AND l.position + l.length > $4 AND l.stream <> ''":                                                       "run_log_stream",
