@@ -91,7 +91,7 @@ func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req work
 	if err != nil {
 		return bad(err)
 	}
-	now := e.now()
+	now := e.now().Truncate(time.Microsecond) // as every later read has it
 	labels := req.Labels
 	if labels == nil {
 		labels = map[string]string{}
