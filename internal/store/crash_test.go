@@ -17,6 +17,14 @@ import (
 // state is what a reopened database shows of storetest/crash's run.
 type state struct {
 	session, lease, run, log, artifact, commit, queued string
+	key, context, memory, fork                         string
+	revision, generation                               int64 // 0: the first
+}
+
+// with is the state after a change.
+func (s state) with(change func(*state)) state {
+	change(&s)
+	return s
 }
 
 // crashStates are the moves of storetest/crash in order, each with what the
@@ -36,11 +44,34 @@ var crashStates = []struct {
 	{"commit_artifact", "1", state{session: "active", lease: "eng", run: "running", log: "123", artifact: "ready"}},
 	{"settle", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_1"}},
 	{"create_commit", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_2"}},
-	{"start_over", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3"}},
-	{"admit", "2", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "queued"}},
-	{"cancel", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled"}},
-	{"end_session", "1", state{session: "closed", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled"}},
+	{"start_over", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", generation: 2}},
+	{"admit", "2", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "queued", generation: 2}},
+	{"cancel", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}},
+	{"create_key", "1", ran.with(func(s *state) { s.key = "live" })},
+	{"revoke_key", "1", ran.with(func(s *state) { s.key = "revoked" })},
+	{"add_revision", "1", configured},
+	{"create_context", "1", configured.with(func(s *state) { s.context = "one" })},
+	{"restart_context", "1", configured.with(func(s *state) { s.context = "two" })},
+	{"delete_context", "1", configured},
+	{"suspend", "1", configured.with(func(s *state) { s.lease, s.memory = "", "kept" })},
+	{"lease", "2", configured.with(func(s *state) { s.memory = "kept" })},
+	{"resume", "1", configured},
+	{"suspend", "2", configured.with(func(s *state) { s.lease, s.memory = "", "gone" })},
+	{"lease", "3", configured.with(func(s *state) { s.memory = "gone" })},
+	{"return_without_memory", "1", returned},
+	{"fork", "1", forked},
+	{"delete_artifact", "1", forked.with(func(s *state) { s.artifact = "deleted" })},
+	{"end_session", "1", forked.with(func(s *state) { s.artifact, s.session = "deleted", "closed" })},
+	{"purge", "1", state{key: "revoked", fork: "cmt_fork"}},
 }
+
+// What later moves begin with.
+var (
+	ran        = state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}
+	configured = ran.with(func(s *state) { s.key, s.revision = "revoked", 2 })
+	returned   = configured.with(func(s *state) { s.generation = 3 })
+	forked     = returned.with(func(s *state) { s.fork = "cmt_fork" })
+)
 
 // A process killed at any write has done it whole or not at all, and what was
 // answered is there.
@@ -88,6 +119,26 @@ func mustState(t *testing.T, path string) state {
 	}
 	if session, err := db.Session(t.Context(), p, "ses_crash"); check(err) {
 		s.session, s.lease, s.commit = string(session.State), session.LeaseOwner, session.HeadCommit
+		if session.Generation > 1 {
+			s.generation = session.Generation
+		}
+		if session.Revision > 1 {
+			s.revision = session.Revision
+		}
+		if session.Suspended != nil {
+			s.memory = map[bool]string{true: "kept", false: "gone"}[session.Suspended.MemoryKept]
+		}
+	}
+	if session, err := db.Session(t.Context(), p, "ses_fork"); check(err) {
+		s.fork = session.HeadCommit
+	}
+	if key, err := db.KeyByHash(t.Context(), []byte("hash")); check(err) {
+		s.key = map[bool]string{true: "live", false: "revoked"}[key.RevokedAt == nil]
+	}
+	if contexts, err := db.Contexts(t.Context(), p, "ses_crash"); check(err) {
+		for _, c := range contexts {
+			s.context += c.Handle
+		}
 	}
 	if run, err := db.Run(t.Context(), p, "run_crash"); check(err) {
 		s.run = string(run.Status)
@@ -109,13 +160,16 @@ func mustState(t *testing.T, path string) state {
 	}
 	if a, err := db.Artifact(t.Context(), p, "art_crash"); check(err) {
 		s.artifact = "ready"
+		if a.DeletedAt != nil {
+			s.artifact = "deleted"
+		}
 		if a.Size != 4 {
 			t.Fatalf("the file has %d bytes, want 4", a.Size)
 		}
 	}
 	if s.session != "" {
 		use, err := db.QuotaUse(t.Context(), "ses_crash")
-		want := map[string]store.QuotaUse{"": {}, "reserved": {SessionBytes: 5, SessionFiles: 1, TenantBytes: 5}, "ready": {SessionBytes: 4, SessionFiles: 1, TenantBytes: 4}}[s.artifact]
+		want := map[string]store.QuotaUse{"": {}, "deleted": {}, "reserved": {SessionBytes: 5, SessionFiles: 1, TenantBytes: 5}, "ready": {SessionBytes: 4, SessionFiles: 1, TenantBytes: 4}}[s.artifact]
 		if check(err) && use != want {
 			t.Fatalf("with the file %q the quota shows %+v, want %+v", s.artifact, use, want)
 		}

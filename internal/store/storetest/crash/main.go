@@ -26,6 +26,8 @@ const (
 	run      = "run_crash"
 	queued   = "run_queued"
 	artifact = "art_crash"
+	key      = "key_crash"
+	fork     = "ses_fork"
 )
 
 func life(ctx context.Context, path string) error {
@@ -72,12 +74,13 @@ func moves(db *store.DB, p workbench.Principal) []move {
 			IdempotencyKey: id, Fingerprint: "f", FingerprintVersion: 1})
 		return err
 	}
-	return []move{
+	lease := func(ctx context.Context) error { _, err := db.AcquireLease(ctx, session, "eng", time.Hour); return err }
+	return append([]move{
 		{"create_session", func(ctx context.Context) error {
 			return db.CreateSession(ctx, p, workbench.Session{ID: session, ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID,
 				Kind: workbench.SessionPersonal, Generation: 1, Size: "standard", CreatedAt: now, ExpiresAt: end}, workbench.Revision{Number: 1, CreatedAt: now})
 		}},
-		{"lease", func(ctx context.Context) error { _, err := db.AcquireLease(ctx, session, "eng", time.Hour); return err }},
+		{"lease", lease},
 		{"admit", func(ctx context.Context) error { return admit(ctx, run) }},
 		{"dispatch", func(ctx context.Context) error {
 			return db.Dispatch(ctx, store.DispatchRecord{RunID: run, Epoch: 1, Generation: 1, SandboxID: "sbx", At: now})
@@ -112,9 +115,53 @@ func moves(db *store.DB, p workbench.Principal) []move {
 			_, err := db.RequestCancel(ctx, p, queued, workbench.ReasonCancelled, now)
 			return err
 		}},
+	}, later(db, p, now, lease)...)
+}
+
+// later are the moves that a session makes besides running code.
+func later(db *store.DB, p workbench.Principal, now time.Time, lease func(context.Context) error) []move {
+	admin := workbench.SystemPrincipal()
+	afterwards := now.Add(2 * workbench.ReceiptGrace)
+	return []move{
+		{"create_key", func(ctx context.Context) error {
+			return db.CreateKey(ctx, workbench.Key{ID: key, ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID, Kind: workbench.KeyDirect, Name: "k", SecretHash: []byte("hash"), CreatedAt: now})
+		}},
+		{"revoke_key", func(ctx context.Context) error { _, err := db.RevokeKey(ctx, admin, key, now, false); return err }},
+		{"add_revision", func(ctx context.Context) error {
+			_, err := db.AddRevision(ctx, p, workbench.Revision{SessionID: session, Size: "standard", CreatedAt: now}, nil, 1)
+			return err
+		}},
+		{"create_context", func(ctx context.Context) error {
+			_, _, err := db.CreateContext(ctx, p, workbench.Context{ID: "c", SessionID: session, Handle: "one", Language: workbench.Python, Dir: "d", SealedEnv: []byte("e"), CreatedAt: now})
+			return err
+		}},
+		{"restart_context", func(ctx context.Context) error {
+			_, err := db.RestartContext(ctx, p, session, "c", "two", now)
+			return err
+		}},
+		{"delete_context", func(ctx context.Context) error { _, err := db.DeleteContext(ctx, p, session, "c", now); return err }},
+		{"suspend", func(ctx context.Context) error {
+			return db.Suspend(ctx, session, 1, 2, &workbench.Checkpoint{Blob: "blob", Generation: 2}, now)
+		}},
+		{"lease again", lease},
+		{"resume", func(ctx context.Context) error { return db.Resume(ctx, session, 2, "blob") }},
+		{"suspend again", func(ctx context.Context) error { return db.Suspend(ctx, session, 2, 2, nil, now) }},
+		{"lease once more", lease},
+		{"return_without_memory", func(ctx context.Context) error {
+			_, err := db.ReturnWithoutMemory(ctx, session, 3)
+			return err
+		}},
+		{"fork", func(ctx context.Context) error {
+			_, err := db.Fork(ctx, p, workbench.Session{ID: fork, ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID, Kind: workbench.SessionPersonal,
+				Generation: 1, Size: "standard", CreatedAt: now, ExpiresAt: now.Add(time.Hour)}, workbench.Revision{Number: 1, CreatedAt: now},
+				workbench.Commit{ID: "cmt_fork", Root: "r3", ManifestID: "blob", CreatedAt: now}, []string{"blob"})
+			return err
+		}},
+		{"delete_artifact", func(ctx context.Context) error { _, err := db.DeleteArtifact(ctx, p, artifact, now); return err }},
 		{"end_session", func(ctx context.Context) error {
 			_, err := db.EndSession(ctx, p, session, workbench.SessionClosed, now)
 			return err
 		}},
+		{"purge", func(ctx context.Context) error { _, err := db.PurgeReceipts(ctx, afterwards, 10); return err }},
 	}
 }
