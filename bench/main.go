@@ -41,8 +41,8 @@ type options struct {
 func parse() options {
 	var o options
 	full := flag.Bool("full", os.Getenv("WORKBENCH_BENCH_FULL") != "", "1,000 samples, 100 of what is slow; about an hour (also: WORKBENCH_BENCH_FULL=1)")
-	flag.IntVar(&o.samples, "samples", 150, "samples of each contender")
-	flag.IntVar(&o.slowSamples, "slow-samples", 20, "samples of a peer slower than 100 ms, and of what takes as long to prepare")
+	flag.IntVar(&o.samples, "samples", 200, "samples of each contender")
+	flag.IntVar(&o.slowSamples, "slow-samples", 30, "samples of a peer slower than 100 ms, and of what takes as long to prepare")
 	flag.IntVar(&o.suspended, "suspended", 40, "suspended sessions whose memory is measured")
 	flag.IntVar(&o.storedFew, "stored-few", 1000, "stored runs of the one server whose cells are counted")
 	flag.IntVar(&o.storedMany, "stored-many", 100_000, "stored runs of the other")
