@@ -50,7 +50,9 @@ type Session struct {
 	Driver     string            `json:"driver"`
 	Isolation  string            `json:"isolation"` // what the driver promises, in a word
 	HeadCommit string            `json:"headCommit,omitempty"`
-	ForkedFrom *Lineage          `json:"forkedFrom,omitempty"`
+	// HistoryBytes is what the blobs of its commits take, each counted once.
+	HistoryBytes int64    `json:"historyBytes"`
+	ForkedFrom   *Lineage `json:"forkedFrom,omitempty"`
 	// KeepAtExpiry are globs of workspace files that become retained files when
 	// the session reaches its deadline.
 	KeepAtExpiry []string    `json:"keepAtExpiry"`

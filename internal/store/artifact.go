@@ -203,7 +203,7 @@ func (db *DB) CommitArtifact(ctx context.Context, id string, size int64, sha, bl
 				return err
 			}
 		}
-		if err := t.insertRefs(ArtifactBlobOwner(id), a.TenantID, append([]string{blobID}, refs...)); err != nil {
+		if _, err := t.insertRefs(ArtifactBlobOwner(id), a.TenantID, append([]string{blobID}, refs...)); err != nil {
 			return err
 		}
 		a.Size, a.SHA256, a.BlobID = size, sha, blobID

@@ -81,9 +81,13 @@ func (db *DB) InlineBlob(ctx context.Context, tenantID, blobID string) ([]byte, 
 }
 
 // PutBlobRefs makes owner need the blobs; repeating one is harmless. conflict
-// if one was never noted, is another tenant's or is being deleted.
+// if one was never noted, is another tenant's or is being deleted. It counts in
+// no history: those of a session come with its commits.
 func (db *DB) PutBlobRefs(ctx context.Context, owner, tenantID string, blobIDs []string) error {
-	return db.write(ctx, "blob_refs", func(t *tx) error { return t.insertRefs(owner, tenantID, blobIDs) })
+	return db.write(ctx, "blob_refs", func(t *tx) error {
+		_, err := t.insertRefs(owner, tenantID, blobIDs)
+		return err
+	})
 }
 
 // DropBlobRefs makes owner need nothing any more.
@@ -99,8 +103,9 @@ const refsPerStatement = 500
 
 // insertRefs holds the blobs' rows while it refers to them, so that the
 // sweeper, which claims rows under the same lock, sees the references or
-// passes the rows over.
-func (t *tx) insertRefs(owner, tenantID string, blobIDs []string) error {
+// passes the rows over. It returns the bytes of those that owner had not
+// referred to.
+func (t *tx) insertRefs(owner, tenantID string, blobIDs []string) (added int64, err error) {
 	ids := slices.Clone(blobIDs)
 	slices.Sort(ids) // one order for every writer: no deadlock
 	ids = slices.Compact(ids)
@@ -111,7 +116,7 @@ func (t *tx) insertRefs(owner, tenantID string, blobIDs []string) error {
 	for len(ids) > 0 {
 		part := ids[:min(len(ids), refsPerStatement)]
 		ids = ids[len(part):]
-		q := newQuery("SELECT id FROM blobs WHERE dropping = 0").add(" AND tenant_id = ? AND id IN (", tenantID)
+		q := newQuery("SELECT id, size FROM blobs WHERE dropping = 0").add(" AND tenant_id = ? AND id IN (", tenantID)
 		for i, id := range part {
 			if i > 0 {
 				q.add(",")
@@ -119,22 +124,43 @@ func (t *tx) insertRefs(owner, tenantID string, blobIDs []string) error {
 			q.add("?", id)
 		}
 		rows, err := t.rows(q.add(") ORDER BY id").String()+lock, q.args...)
-		found, err := collect(rows, err, scanString)
+		sizes := make(map[string]int64, len(part))
+		found, err := collect(rows, err, scanBlob)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if len(found) != len(part) {
-			return workbench.E(workbench.CodeConflict, "a stored part of the contents is gone or was never announced")
+			return 0, workbench.E(workbench.CodeConflict, "a stored part of the contents is gone or was never announced")
+		}
+		for _, b := range found {
+			sizes[b.id] = b.size
 		}
 		args := make([]any, 0, 2*len(part))
 		for _, id := range part {
 			args = append(args, owner, id)
 		}
-		if err := t.execOnce("INSERT INTO blob_refs (owner, blob_id) VALUES "+placeholders(len(part), 2)+" ON CONFLICT DO NOTHING", args...); err != nil {
-			return err
+		rows, err = t.rows("INSERT INTO blob_refs (owner, blob_id) VALUES "+placeholders(len(part), 2)+" ON CONFLICT DO NOTHING RETURNING blob_id", args...)
+		fresh, err := collect(rows, err, scanString)
+		if err != nil {
+			return 0, err
+		}
+		for _, id := range fresh {
+			added += sizes[id]
 		}
 	}
-	return nil
+	return added, nil
+}
+
+// sized is a blob with its size.
+type sized struct {
+	id   string
+	size int64
+}
+
+func scanBlob(s scanner) (sized, error) {
+	var b sized
+	err := s.Scan(&b.id, &b.size)
+	return b, err
 }
 
 // UnreferencedBlobs claims blobs that nobody refers to and that were last noted

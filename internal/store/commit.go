@@ -26,7 +26,8 @@ func scanCommit(s scanner) (workbench.Commit, error) {
 // workspace) and makes it the session's head. refs are as in Settlement.
 //
 // Errors: not_found, fenced, conflict (the parent is not the head, a blob was
-// never noted), session_closed, session_expired.
+// never noted), session_closed, session_expired, quota_exceeded (of the
+// history: every commit whose blobs are new to the session may be refused so).
 func (db *DB) CreateCommit(ctx context.Context, c workbench.Commit, epoch int64, refs []string) (workbench.Commit, error) {
 	var made workbench.Commit
 	err := db.write(ctx, "create_commit", func(t *tx) error {
@@ -71,7 +72,11 @@ func (t *tx) insertCommit(h held, c workbench.Commit, refs []string) (workbench.
 		RunIDs: c.RunIDs, Exclusive: c.Exclusive, Files: c.Files, Bytes: c.Bytes}, micros(c.CreatedAt)); err != nil {
 		return c, err
 	}
-	return c, t.insertRefs(SessionBlobOwner(h.id), h.owner.TenantID, refs)
+	added, err := t.insertRefs(SessionBlobOwner(h.id), h.owner.TenantID, refs)
+	if err != nil {
+		return c, err
+	}
+	return c, t.grow(h.id, h.owner.TenantID, added)
 }
 
 // Commit reads a commit.

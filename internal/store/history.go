@@ -60,7 +60,7 @@ func (db *DB) CommitWithRoot(ctx context.Context, sessionID, root string, before
 // transaction. Both must be of one tenant.
 //
 // Errors: those of CreateSession; conflict if a blob is gone or of another
-// tenant.
+// tenant; quota_exceeded (of the history).
 func (db *DB) Fork(ctx context.Context, p workbench.Principal, s workbench.Session, r workbench.Revision, c workbench.Commit, refs []string) (workbench.Commit, error) {
 	if err := mayCreate(p, s.Owner()); err != nil {
 		return c, err

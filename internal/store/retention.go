@@ -58,7 +58,14 @@ func (t *tx) purgeSessions(cutoff, now int64, limit int) error {
 	if err != nil {
 		return err
 	}
+	histories := map[string]int64{}
 	for _, id := range sessions {
+		var tenant string
+		var bytes int64
+		if err := t.row("SELECT tenant_id, history_bytes FROM sessions WHERE id = $1", id).Scan(&tenant, &bytes); err != nil {
+			return err
+		}
+		histories[tenant] += bytes
 		if err := t.commitsGone(id, "its session ended more than 7 days ago, and so did the life of its last retained file", now); err != nil {
 			return err
 		}
@@ -79,5 +86,5 @@ func (t *tx) purgeSessions(cutoff, now int64, limit int) error {
 			}
 		}
 	}
-	return nil
+	return t.shrink(histories)
 }

@@ -13,7 +13,7 @@ import (
 
 const sessionColumns = "s.id, s.project_id, s.tenant_id, s.user_id, s.group_id, s.key_id, s.kind, s.agent, s.labels, s.state, s.generation, s.revision, " +
 	"s.size, s.limits, s.tools, s.aliases, s.image, s.driver, s.isolation, s.head_commit, s.created_at, s.expires_at, s.ended_at, s.active_at, " +
-	"s.lease_owner, s.lease_epoch, s.keep_at_expiry, s.keep_memory, s.suspended_at, s.checkpoint, s.fork_session, s.fork_run, s.fork_commit"
+	"s.lease_owner, s.lease_epoch, s.keep_at_expiry, s.keep_memory, s.suspended_at, s.checkpoint, s.fork_session, s.fork_run, s.fork_commit, s.history_bytes"
 
 func scanSession(r scanner) (workbench.Session, error) {
 	var s workbench.Session
@@ -22,7 +22,8 @@ func scanSession(r scanner) (workbench.Session, error) {
 	var from workbench.Lineage
 	if err := r.Scan(&s.ID, &s.ProjectID, &s.TenantID, &s.UserID, &s.GroupID, &s.KeyID, &s.Kind, &s.Agent, &labels, &s.State, &s.Generation,
 		&s.Revision, &s.Size, &limits, &tools, &aliases, &s.Image, &s.Driver, &s.Isolation, &s.HeadCommit, &created, &expires, &ended, &active,
-		&s.LeaseOwner, &s.LeaseEpoch, &keep, &keepMemory, &suspended, &checkpoint, &from.SessionID, &from.RunID, &from.CommitID); err != nil {
+		&s.LeaseOwner, &s.LeaseEpoch, &keep, &keepMemory, &suspended, &checkpoint, &from.SessionID, &from.RunID, &from.CommitID,
+		&s.HistoryBytes); err != nil {
 		return s, err
 	}
 	if from.CommitID != "" {
@@ -335,8 +336,8 @@ func (db *DB) BumpGeneration(ctx context.Context, p workbench.Principal, session
 // in Settlement. With a reason, what waits to begin is cancelled for it first;
 // without one it is in the way.
 //
-// Errors: those of BumpGeneration, and conflict for a blob that was never
-// noted.
+// Errors: those of BumpGeneration, conflict for a blob that was never noted,
+// quota_exceeded (of the history).
 func (db *DB) StartOver(ctx context.Context, p workbench.Principal, sessionID string, epoch int64, c workbench.Commit, refs []string, cancel workbench.Reason) (workbench.Session, workbench.Commit, error) {
 	var s workbench.Session
 	var made workbench.Commit

@@ -74,7 +74,7 @@ func (db *DB) Dispatch(ctx context.Context, d DispatchRecord) error {
 //
 // Errors: not_found, fenced, conflict (already terminal, a status that cannot
 // follow, a log that does not continue, a commit whose parent is not the head,
-// a blob that was never noted).
+// a blob that was never noted), quota_exceeded (of the history).
 func (db *DB) Settle(ctx context.Context, s Settlement) error {
 	if !s.Run.Status.Terminal() || s.Run.FinishedAt == nil {
 		return workbench.E(workbench.CodeInternal, "a settlement needs a terminal status and its time")

@@ -23,6 +23,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -57,13 +58,14 @@ type DB struct {
 	log     *slog.Logger
 	timeout time.Duration
 
-	read   *sql.DB       // PostgreSQL: reads and writes
-	writer *sqliteWriter // SQLite only: the one connection that writes
-	hub    *hub
-	listen *listener // PostgreSQL only
-	touch  touched
-	reads  reads // SQLite only
-	closed sync.Once
+	read    *sql.DB       // PostgreSQL: reads and writes
+	writer  *sqliteWriter // SQLite only: the one connection that writes
+	hub     *hub
+	listen  *listener // PostgreSQL only
+	touch   touched
+	history atomic.Pointer[HistoryQuota]
+	reads   reads // SQLite only
+	closed  sync.Once
 }
 
 // Open opens the database and brings its schema to this program's version.

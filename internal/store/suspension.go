@@ -36,7 +36,7 @@ func (db *DB) Suspend(ctx context.Context, sessionID string, epoch, generation i
 		checkpoint := ""
 		if kept != nil {
 			checkpoint = toJSON(kept)
-			if err := t.insertRefs(CheckpointBlobOwner(h.id), h.owner.TenantID, []string{kept.Blob}); err != nil {
+			if _, err := t.insertRefs(CheckpointBlobOwner(h.id), h.owner.TenantID, []string{kept.Blob}); err != nil {
 				return err
 			}
 		}

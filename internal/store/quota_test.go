@@ -1,0 +1,45 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store"
+)
+
+// What was there before histories were counted is summed up by the migration.
+func TestHistoriesFromBeforeAreCounted(t *testing.T) {
+	onBoth(t, func(t *testing.T, driver, dsn string) {
+		db, err := store.Open(t.Context(), dsn, store.Options{})
+		wantCode(t, err, "")
+		c := mustClient(t, db)
+		now := time.Now()
+		for id, size := range map[string]int64{"m": 5, "chunk": 70, "nobody's": 900} {
+			wantCode(t, db.NoteBlob(t.Context(), id, c.p.TenantID, size, now), "")
+		}
+		epoch, err := db.AcquireLease(t.Context(), c.session, "eng", time.Minute)
+		wantCode(t, err, "")
+		_, err = db.CreateCommit(t.Context(), workbench.Commit{ID: "cmt_1", SessionID: c.session, Root: "r", Generation: 1, ManifestID: "m", CreatedAt: now}, epoch,
+			[]string{"m", "chunk"})
+		wantCode(t, err, "")
+		wantCode(t, db.PutBlobRefs(t.Context(), store.ArtifactBlobOwner("art_1"), c.p.TenantID, []string{"nobody's"}), "")
+		wantCode(t, db.Close(), "")
+
+		raw := mustRaw(t, driver, dsn)
+		for _, back := range []string{"ALTER TABLE sessions DROP COLUMN history_bytes", "ALTER TABLE tenants DROP COLUMN history_bytes",
+			"DELETE FROM schema_version WHERE version_id = 7"} {
+			if _, err := raw.Exec(back); err != nil {
+				t.Fatal(err)
+			}
+		}
+		db, err = store.Open(t.Context(), dsn, store.Options{})
+		wantCode(t, err, "")
+		defer db.Close()
+		use, err := db.HistoryUse(t.Context(), c.session)
+		wantCode(t, err, "")
+		if want := (store.HistoryUse{SessionBytes: 75, TenantBytes: 75}); use != want {
+			t.Fatalf("the histories hold %+v, want %+v", use, want)
+		}
+	})
+}
