@@ -302,27 +302,28 @@ type Reason string
 // The reasons: a closed list.
 const (
 	ReasonNone            Reason = ""
-	ReasonExit            Reason = "nonzero_exit"      // failed: the program ended with another code than 0
-	ReasonSignal          Reason = "signal"            // failed: a signal ended the program
-	ReasonOutOfMemory     Reason = "out_of_memory"     // failed: the memory limit ended the run
-	ReasonWorkspaceFull   Reason = "workspace_full"    // failed: after the workspace was full
-	ReasonScratchFull     Reason = "scratch_full"      // failed: after /tmp and /dev/shm were full
-	ReasonProcessLimit    Reason = "process_limit"     // failed: after a task was refused
-	ReasonOpenFiles       Reason = "open_files_limit"  // failed: after a descriptor was refused
-	ReasonToolCalls       Reason = "tool_calls_limit"  // failed: after a tool call was refused
-	ReasonInfrastructure  Reason = "infrastructure"    // failed: no byte of code had left; safe to submit again
-	ReasonSelection       Reason = "selection_failed"  // failed: a selected file could not be placed; nothing ran
-	ReasonTimeout         Reason = "timeout"           // timed_out: the wall time was used up
-	ReasonCancelled       Reason = "cancelled_by_user" // cancelled on request
-	ReasonSessionClosed   Reason = "session_closed"    // cancelled with its session
-	ReasonSessionExpired  Reason = "session_expired"   // cancelled with its session
-	ReasonRestart         Reason = "session_restarted" // cancelled by restart {cancelActive: true}
-	ReasonServerLost      Reason = "server_lost"       // unknown: the server died while the step was out
-	ReasonSandboxLost     Reason = "sandbox_lost"      // unknown: the sandbox died and the end was not seen
-	ReasonBudgetExceeded  Reason = "budget_exceeded"   // rejected; not built
-	ReasonInterpreterDied Reason = "kernel_died"       // failed: the interpreter was killed
-	ReasonCompile         Reason = "compile_error"     // failed: TypeScript or module syntax
-	ReasonContextLost     Reason = "context_lost"      // failed: the context's variables were gone; nothing ran
+	ReasonExit            Reason = "nonzero_exit"        // failed: the program ended with another code than 0
+	ReasonSignal          Reason = "signal"              // failed: a signal ended the program
+	ReasonOutOfMemory     Reason = "out_of_memory"       // failed: the memory limit ended the run
+	ReasonWorkspaceFull   Reason = "workspace_full"      // failed: after the workspace was full; or it holds more than the limits allow, and nothing ran
+	ReasonScratchFull     Reason = "scratch_full"        // failed: after /tmp and /dev/shm were full
+	ReasonProcessLimit    Reason = "process_limit"       // failed: after a task was refused
+	ReasonOpenFiles       Reason = "open_files_limit"    // failed: after a descriptor was refused
+	ReasonToolCalls       Reason = "tool_calls_limit"    // failed: after a tool call was refused
+	ReasonInfrastructure  Reason = "infrastructure"      // failed: no byte of code had left; safe to submit again
+	ReasonSelection       Reason = "selection_failed"    // failed: a selected file could not be placed; nothing ran
+	ReasonTimeout         Reason = "timeout"             // timed_out: the wall time was used up
+	ReasonCancelled       Reason = "cancelled_by_user"   // cancelled on request
+	ReasonSessionClosed   Reason = "session_closed"      // cancelled with its session
+	ReasonSessionExpired  Reason = "session_expired"     // cancelled with its session
+	ReasonRestart         Reason = "session_restarted"   // cancelled by restart {cancelActive: true}
+	ReasonServerLost      Reason = "server_lost"         // unknown: the server died while the step was out
+	ReasonSandboxLost     Reason = "sandbox_lost"        // unknown: the sandbox died and the end was not seen
+	ReasonBudgetExceeded  Reason = "budget_exceeded"     // rejected; not built
+	ReasonInterpreterDied Reason = "kernel_died"         // failed: the interpreter was killed
+	ReasonCompile         Reason = "compile_error"       // failed: TypeScript or module syntax
+	ReasonContextLost     Reason = "context_lost"        // failed: the context's variables were gone; nothing ran
+	ReasonContextStart    Reason = "context_not_started" // failed: the context's interpreter could not start in its cwd; nothing ran
 )
 
 // Reasons lists every reason.
@@ -330,7 +331,7 @@ func Reasons() []Reason {
 	return []Reason{ReasonExit, ReasonSignal, ReasonOutOfMemory, ReasonWorkspaceFull, ReasonScratchFull, ReasonProcessLimit,
 		ReasonOpenFiles, ReasonToolCalls, ReasonInfrastructure, ReasonSelection, ReasonTimeout, ReasonCancelled,
 		ReasonSessionClosed, ReasonSessionExpired, ReasonRestart, ReasonServerLost, ReasonSandboxLost,
-		ReasonBudgetExceeded, ReasonInterpreterDied, ReasonCompile, ReasonContextLost}
+		ReasonBudgetExceeded, ReasonInterpreterDied, ReasonCompile, ReasonContextLost, ReasonContextStart}
 }
 
 // The names in limitsHit.

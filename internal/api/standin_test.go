@@ -89,7 +89,7 @@ func (e *standIn) Configure(ctx context.Context, p workbench.Principal, id strin
 	if r.KeepAtExpiry != nil {
 		s.KeepAtExpiry = *r.KeepAtExpiry
 	}
-	return e.db.AddRevision(ctx, p, workbench.Revision{SessionID: id, Number: s.Revision + 1, Agent: s.Agent, Limits: s.Limits, Size: s.Size, CreatedAt: e.clock(), KeyID: p.KeyID, KeepAtExpiry: s.KeepAtExpiry}, r.Labels, r.ExpectedRevision)
+	return e.db.AddRevision(ctx, p, workbench.Revision{SessionID: id, Number: s.Revision + 1, Agent: s.Agent, Limits: s.Limits, Size: s.Size, CreatedAt: e.clock(), KeyID: p.KeyID, KeepAtExpiry: s.KeepAtExpiry}, r.Labels, store.Seen{Revision: r.ExpectedRevision})
 }
 
 func (e *standIn) Revisions(ctx context.Context, p workbench.Principal, id string, page workbench.Page) (workbench.List[workbench.Revision], error) {

@@ -257,17 +257,25 @@ const (
 )
 
 // ensure returns once the session has a sandbox of its current configuration,
-// with its workspace as last committed, and says how it came to it.
+// with its workspace as last committed, and says how it came to it. Codes:
+// workspace_full (the limits are below what the workspace holds), and what
+// keeps a sandbox from being there.
 func (c *compute) ensure(ctx context.Context, s workbench.Session) (arrival, error) {
 	if c.live() && c.bound == sandboxLimits(s.Limits) {
 		return stayed, nil
 	}
 	if c.live() {
+		if err := fits(c.tree, s.Limits); err != nil {
+			return stayed, err // the sandbox stays: other limits may come before a smaller workspace
+		}
 		c.dropFor(ctx, workbench.LossLimits)
 	}
 	c.drop(ctx)
 	c.alone() // those that were in the sandbox end with it, in its generation
 	if err := c.loadHead(ctx, s); err != nil {
+		return stayed, err
+	}
+	if err := fits(c.tree, s.Limits); err != nil {
 		return stayed, err
 	}
 	if s.Suspended != nil && s.Suspended.MemoryKept {

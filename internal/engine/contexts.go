@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"path"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
@@ -34,6 +31,11 @@ func (e *Engine) CreateContext(ctx context.Context, p workbench.Principal, sessi
 	}
 	if c, err = e.newContext(ctx, s, req); err != nil {
 		return c, false, err
+	}
+	if err := e.hasDir(ctx, s, c.Dir); err != nil {
+		if _, none := e.o.Store.Context(ctx, p, sessionID, c.ID); none != nil {
+			return c, false, err
+		}
 	}
 	kept, made, err := e.o.Store.CreateContext(ctx, p, c)
 	if err != nil || made {
@@ -94,29 +96,6 @@ func (e *Engine) newContext(ctx context.Context, s workbench.Session, req workbe
 		}
 	}
 	return c, nil
-}
-
-// contextDir is where an interpreter starts: an absolute path inside the
-// sandbox, or one relative to the workspace. Code: path_invalid.
-func contextDir(dir string) (string, error) {
-	bad := func(why string) error {
-		return workbench.E(workbench.CodePathInvalid, "cwd %s", why).WithField("cwd").
-			WithHint("send an absolute path such as %s, or one relative to it", workbench.WorkspaceDir)
-	}
-	switch {
-	case dir == "":
-		return workbench.WorkspaceDir, nil
-	case len(dir) > workbench.MaxContextDir:
-		return "", bad("is longer than 1024 bytes")
-	case !utf8.ValidString(dir) || strings.ContainsFunc(dir, func(r rune) bool { return r < 0x20 || r == 0x7f }):
-		return "", bad("has a control character, or is not UTF-8")
-	case strings.Contains("/"+dir+"/", "/../"):
-		return "", bad(`has a ".." element`)
-	}
-	if !strings.HasPrefix(dir, "/") {
-		dir = workbench.WorkspaceDir + "/" + dir
-	}
-	return path.Clean(dir), nil
 }
 
 // contextEnv unseals a context's environment.
@@ -478,11 +457,14 @@ func (x *execution) leave() *store.ContextEnd {
 	case k.gone:
 		end.Lost = workbench.LossProcess
 	case x.c.box != x.box: // it went with the sandbox
-		if k.begun || k.living {
+		end.Unbegun = !k.begun && !k.living
+		if !end.Unbegun {
 			x.notice(workbench.NoticeContextLost, "the interpreter of this context went with the sandbox: its variables are gone")
 		}
 	case !k.begun && k.living, k.begun && state != nil && state.Alive:
 		return nil
+	case !k.begun: // none was started: there are no variables to miss
+		end.Unbegun = true
 	case k.begun:
 		x.notice(workbench.NoticeContextLost, "the interpreter of this context ended with this cell: its variables are gone, and the next cell starts a fresh one")
 	}

@@ -84,6 +84,11 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 		if ctx.Err() != nil || workbench.HasCode(err, workbench.CodeFenced) || workbench.HasCode(err, workbench.CodeUnavailable) {
 			return err // the run stays queued
 		}
+		if workbench.HasCode(err, workbench.CodeWorkspaceFull) {
+			x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitWorkspace)
+			return x.refuse(ctx, workbench.ReasonWorkspaceFull, workbench.E(workbench.CodeWorkspaceFull,
+				"%s; nothing ran. Delete files from the workspace, or configure the session with a higher limits.workspaceBytes", workbench.AsError(err).Detail))
+		}
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
 	x.run.Generation = c.generation
@@ -293,6 +298,10 @@ func (x *execution) settleRefused(ctx context.Context, err error) error {
 	if x.cell != nil && x.cell.gone {
 		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonContextLost,
 			"the interpreter of this context ended between two cells, and its variables are gone; nothing ran")
+	}
+	if x.cell != nil && workbench.HasCode(err, workbench.CodePathInvalid) {
+		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonContextStart,
+			workbench.AsError(err).Detail+"; nothing ran. Make the directory, or make the context anew with another cwd")
 	}
 	if !workbench.HasCode(err, workbench.CodeLanguageUnknown) && x.lone() {
 		x.c.drop(ctx) // it would refuse the next one too

@@ -10,17 +10,20 @@ import (
 // pageBytes is what the sandbox's file system gives a file's content in.
 const pageBytes = 4096
 
+// takes is what a tree needs of a workspace: entries, and bytes in whole pages.
+func takes(tree workspace.Tree) (entries, bytes int64) {
+	entries, _, _ = tree.Counts()
+	tree.Files(func(entry workspace.Entry) bool {
+		bytes += (entry.Size + pageBytes - 1) / pageBytes * pageBytes
+		return true
+	})
+	return entries, bytes
+}
+
 // fits refuses a tree that a workspace with the limits could not hold. Files
 // take whole pages there.
 func fits(tree workspace.Tree, l workbench.Limits) error {
-	entries, _, bytes := tree.Counts()
-	if bytes <= l.WorkspaceBytes { // else it is plain already
-		bytes = 0
-		tree.Files(func(entry workspace.Entry) bool {
-			bytes += (entry.Size + pageBytes - 1) / pageBytes * pageBytes
-			return true
-		})
-	}
+	entries, bytes := takes(tree)
 	if entries <= l.WorkspaceFiles && bytes <= l.WorkspaceBytes {
 		return nil
 	}

@@ -176,6 +176,9 @@ func (e *Engine) forgetUnused(c *compute) {
 // edit makes a change where the workspace is, and commits it. The caller holds
 // c.mu.
 func (c *compute) edit(ctx context.Context, s workbench.Session, ed edit) error {
+	if c.live() && c.bound != sandboxLimits(s.Limits) {
+		c.dropFor(ctx, workbench.LossLimits) // it would take what the limits do not allow
+	}
 	if c.box != nil {
 		err := c.editLive(ctx, s, ed)
 		if c.live() {
@@ -191,14 +194,18 @@ func (c *compute) edit(ctx context.Context, s workbench.Session, ed edit) error 
 			return err
 		}
 	}
+	// A workspace that holds more than it may is allowed to become smaller.
+	entries, bytes := takes(c.tree)
+	room := s.Limits
+	room.WorkspaceFiles, room.WorkspaceBytes = max(room.WorkspaceFiles, entries), max(room.WorkspaceBytes, bytes)
 	b := c.e.o.Workspace.Begin(ctx, s.TenantID, c.tree)
-	b.Limit(s.Limits.WorkspaceFiles, s.Limits.WorkspaceBytes)
+	b.Limit(room.WorkspaceFiles, room.WorkspaceBytes)
 	if err := ed.inTree(ctx, b, c.tree); err != nil {
 		return err
 	}
 	made, err := b.Commit(ctx)
 	if err == nil {
-		err = fits(made.Tree, s.Limits)
+		err = fits(made.Tree, room)
 	}
 	if err != nil {
 		return err

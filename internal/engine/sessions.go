@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store"
 )
 
 // Bounds of what describes a session.
@@ -215,8 +216,34 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 	if expected == s.Revision && sameConfiguration(was, s) {
 		return was, nil // nothing of it is new: no revision says so
 	}
+	seen := store.Seen{Revision: expected}
+	if req.Limits != nil && req.Limits.WorkspaceBytes != nil {
+		seen.Head = &s.HeadCommit
+		if err := e.holdsNoMore(ctx, s); err != nil {
+			return workbench.Session{}, err
+		}
+	}
 	s.Revision = expected + 1
-	return e.o.Store.AddRevision(ctx, p, revisionOf(s, p, e.now()), req.Labels, expected)
+	return e.o.Store.AddRevision(ctx, p, revisionOf(s, p, e.now()), req.Labels, seen)
+}
+
+// holdsNoMore refuses a limit that the session's last commit, which is what a
+// sandbox holds while no run is active, has outgrown: no sandbox of that size
+// could be given the files. Code: limit_out_of_range.
+func (e *Engine) holdsNoMore(ctx context.Context, s workbench.Session) error {
+	head, ok, err := e.o.Store.HeadCommit(ctx, s.ID)
+	if err != nil || !ok {
+		return err
+	}
+	tree, err := e.loadTree(ctx, head)
+	if err != nil {
+		return err
+	}
+	if _, bytes := takes(tree); bytes > s.Limits.WorkspaceBytes {
+		return workbench.E(workbench.CodeLimitOutOfRange, "limits.workspaceBytes must be at least %d: the workspace holds that much, in whole pages of %d bytes", bytes, pageBytes).
+			WithField("limits.workspaceBytes").WithHint("send at least that, or delete files from the workspace first")
+	}
+	return nil
 }
 
 func sameConfiguration(a, b workbench.Session) bool {

@@ -86,6 +86,10 @@ func (e *execution) runCell(ctx context.Context, k *kernel, fresh bool) (res gue
 	reason := workbench.Reason("")
 	if fresh {
 		reason = e.awaitKernel(ctx, k)
+		if reason == "" && k.stayedOut(e) {
+			e.settle(k, false, &reason)
+			return res, false, cannotEnter(e.r.Dir)
+		}
 	}
 	e.x.Started()
 	e.start = time.Now()
@@ -132,6 +136,33 @@ func (e *execution) awaitKernel(ctx context.Context, k *kernel) workbench.Reason
 		return workbench.ReasonInfrastructure
 	}
 	return workbench.ReasonCancelled
+}
+
+// cannotBegin is the status of an interpreter whose directory could not be
+// entered.
+const cannotBegin = 126
+
+// stayedOut reports whether a new interpreter has ended before it was ready, and
+// with it e, because it could not enter its directory.
+func (k *kernel) stayedOut(e *execution) bool {
+	select {
+	case <-k.began:
+		return false
+	default:
+		return e.over() && e.status.Exited() && e.status.ExitStatus() == cannotBegin
+	}
+}
+
+// cannotEnter says why an interpreter could not start in a directory.
+func cannotEnter(dir string) error {
+	why := "user code may not enter it"
+	switch info, err := os.Stat(dir); {
+	case errors.Is(err, os.ErrNotExist):
+		why = "there is no such directory"
+	case err == nil && !info.IsDir():
+		why = "it is no directory"
+	}
+	return workbench.E(workbench.CodePathInvalid, "the context's interpreter cannot start in its cwd %s: %s", dir, why).WithField("cwd")
 }
 
 // give lets the interpreter have the cell and waits for its end.

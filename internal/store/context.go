@@ -224,8 +224,11 @@ func (t *tx) enterContext(sessionID string, e ContextEntry, generation, at int64
 // endContext records that a context's interpreter is gone after a cell.
 func (t *tx) endContext(sessionID string, e ContextEnd, at int64) error {
 	state, lost := workbench.ContextEnded, int64(0)
-	if e.Lost != "" {
+	switch {
+	case e.Lost != "":
 		state, lost = workbench.ContextLost, at
+	case e.Unbegun:
+		state = workbench.ContextIdle
 	}
 	_, err := t.exec(`UPDATE contexts SET state = $4, memory = '', loss_reason = $5, lost_at = $6 WHERE session_id = $1 AND id = $2 AND handle = $3`,
 		sessionID, e.ID, e.Handle, string(state), string(e.Lost), lost)

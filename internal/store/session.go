@@ -164,12 +164,18 @@ func open(s workbench.Session) error {
 	return s.Open(s.ExpiresAt.Add(-1))
 }
 
+// Seen is what of a session a new revision was computed from.
+type Seen struct {
+	Revision int64   // 0 for any
+	Head     *string // the last commit, "" for none; nil for any
+}
+
 // AddRevision makes r the session's configuration, as the next revision; nil
-// labels stay. expected is the revision the caller saw, 0 for any.
+// labels stay.
 //
-// Errors: not_found, session_closed, session_expired, version_mismatch,
-// runs_active while any run is not terminal.
-func (db *DB) AddRevision(ctx context.Context, p workbench.Principal, r workbench.Revision, labels *map[string]string, expected int64) (workbench.Session, error) {
+// Errors: not_found, session_closed, session_expired, version_mismatch (the
+// session is not as it was seen), runs_active while any run is not terminal.
+func (db *DB) AddRevision(ctx context.Context, p workbench.Principal, r workbench.Revision, labels *map[string]string, seen Seen) (workbench.Session, error) {
 	var s workbench.Session
 	err := db.write(ctx, "add_revision", func(t *tx) error {
 		var err error
@@ -179,9 +185,12 @@ func (db *DB) AddRevision(ctx context.Context, p workbench.Principal, r workbenc
 		if err := s.Open(r.CreatedAt); err != nil {
 			return err
 		}
-		if expected != 0 && expected != s.Revision {
-			return workbench.E(workbench.CodeVersionMismatch, "the session is at revision %d, not %d", s.Revision, expected).
+		if seen.Revision != 0 && seen.Revision != s.Revision {
+			return workbench.E(workbench.CodeVersionMismatch, "the session is at revision %d, not %d", s.Revision, seen.Revision).
 				WithHint("read the session again and decide anew")
+		}
+		if seen.Head != nil && *seen.Head != s.HeadCommit {
+			return workbench.E(workbench.CodeVersionMismatch, "the session's files changed while it was configured").WithHint("send the request again")
 		}
 		n, err := t.unfinished(s.ID)
 		if err != nil {

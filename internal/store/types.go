@@ -95,11 +95,13 @@ type Settlement struct {
 }
 
 // ContextEnd says that a context's interpreter is gone. If the receipt of the
-// cell tells so (Lost is ""), the context has ended; else it is lost.
+// cell tells so (Lost is ""), the context has ended; else it is lost. Unbegun
+// says that none was started for the cell: the context is as if it were new.
 type ContextEnd struct {
-	ID     string
-	Handle string
-	Lost   workbench.LossReason
+	ID      string
+	Handle  string
+	Lost    workbench.LossReason
+	Unbegun bool
 }
 
 // Quota bounds retained files; a bound of 0 is not checked.

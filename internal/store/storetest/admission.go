@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store"
 )
 
 func testAdmission(t *testing.T, open Open) {
@@ -171,7 +172,7 @@ func testAdmission(t *testing.T, open Open) {
 	t.Run("an older revision is not admitted", func(t *testing.T) {
 		w := mustWorld(t, open)
 		s := w.mustSession(w.ann)
-		_, err := w.AddRevision(ctx(t), w.ann, workbench.Revision{SessionID: s.ID, Agent: "b", Limits: s.Limits, Size: s.Size, CreatedAt: w.now}, nil, 0)
+		_, err := w.AddRevision(ctx(t), w.ann, workbench.Revision{SessionID: s.ID, Agent: "b", Limits: s.Limits, Size: s.Size, CreatedAt: w.now}, nil, store.Seen{})
 		want(t, err, "")
 		a := w.admission(s.ID, "", "f")
 		a.Run.Revision = 1

@@ -154,7 +154,7 @@ func probeWrites(t *testing.T, db *store.DB, c caller, o owned, only ...string) 
 	t.Helper()
 	now := time.Now()
 	onSession := map[string]error{
-		"AddRevision":     second(db.AddRevision(ctx(t), c.p, workbench.Revision{SessionID: o.session.ID, CreatedAt: now}, nil, 0)),
+		"AddRevision":     second(db.AddRevision(ctx(t), c.p, workbench.Revision{SessionID: o.session.ID, CreatedAt: now}, nil, store.Seen{})),
 		"EndSession":      second(db.EndSession(ctx(t), c.p, o.session.ID, workbench.SessionClosed, now)),
 		"BumpGeneration":  second(db.BumpGeneration(ctx(t), c.p, o.session.ID, o.session.LeaseEpoch, false)),
 		"StartOver":       third(db.StartOver(ctx(t), c.p, o.session.ID, o.session.LeaseEpoch, workbench.Commit{ID: "cmt_none", CreatedAt: now}, nil, "")),

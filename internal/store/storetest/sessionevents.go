@@ -83,7 +83,7 @@ func testSessionLog(t *testing.T, open Open) {
 	settled.Changes = []workbench.ChangedFile{{Path: "a", Change: workbench.ChangeAdded, Type: "file", Size: 1}}
 	want(t, w.Settle(ctx(t), settled), "")
 	next := workbench.Revision{SessionID: s.ID, Agent: "second", Limits: s.Limits, Size: s.Size, KeyID: "key_2", CreatedAt: w.now, KeepAtExpiry: []string{"out/**"}}
-	changed, err := w.AddRevision(ctx(t), w.ann, next, nil, 0)
+	changed, err := w.AddRevision(ctx(t), w.ann, next, nil, store.Seen{})
 	want(t, err, "")
 	equal(t, "globs", strings.Join(changed.KeepAtExpiry, " "), "out/**")
 	equal(t, "globs read", strings.Join(w.mustRead(s.ID).KeepAtExpiry, " "), "out/**")

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store"
 )
 
 func testSessions(t *testing.T, open Open) {
@@ -96,7 +97,7 @@ func testConfigure(t *testing.T, open Open) {
 	lower := s.Limits
 	lower.Tasks = 8
 	next := workbench.Revision{SessionID: s.ID, Agent: "second", Limits: lower, Size: s.Size, KeyID: "key_2", CreatedAt: w.now.Add(time.Minute)}
-	changed, err := w.AddRevision(ctx(t), w.ann, next, &map[string]string{"team": "red"}, 1)
+	changed, err := w.AddRevision(ctx(t), w.ann, next, &map[string]string{"team": "red"}, store.Seen{Revision: 1})
 	want(t, err, "")
 	equal(t, "revision", changed.Revision, 2)
 	read := w.mustRead(s.ID)
@@ -108,36 +109,43 @@ func testConfigure(t *testing.T, open Open) {
 	want(t, err, "")
 	equal(t, "the first revision", first.Agent, "analyst")
 	equal(t, "its tasks", first.Limits.Tasks, 64)
-	_, err = w.AddRevision(ctx(t), w.ann, next, nil, 1)
+	_, err = w.AddRevision(ctx(t), w.ann, next, nil, store.Seen{Revision: 1})
 	want(t, err, workbench.CodeVersionMismatch)
 	_, err = w.Revision(ctx(t), w.ann, s.ID, 3)
 	want(t, err, workbench.CodeNotFound)
 
 	errs := together(8, func(int) error {
-		_, err := w.AddRevision(ctx(t), w.ann, next, nil, 2)
+		_, err := w.AddRevision(ctx(t), w.ann, next, nil, store.Seen{Revision: 2})
 		return err
 	})
 	equal(t, "winners of a race", count(errs, ""), 1)
 	equal(t, "losers", count(errs, workbench.CodeVersionMismatch), 7)
 	equal(t, "labels stay", w.mustRead(s.ID).Labels["team"], "red")
 
+	other, none := "com_other", ""
+	_, err = w.AddRevision(ctx(t), w.ann, next, nil, store.Seen{Head: &other})
+	want(t, err, workbench.CodeVersionMismatch)
+	equal(t, "revision where the files are others", w.mustRead(s.ID).Revision, 3)
+	_, err = w.AddRevision(ctx(t), w.ann, next, nil, store.Seen{Head: &none})
+	want(t, err, "")
+
 	run := w.mustAdmit(w.ann, s.ID)
-	_, err = w.AddRevision(ctx(t), w.ann, next, nil, 0)
+	_, err = w.AddRevision(ctx(t), w.ann, next, nil, store.Seen{})
 	want(t, err, workbench.CodeRunsActive)
 	_, err = w.RequestCancel(ctx(t), w.ann, run.ID, workbench.ReasonCancelled, w.now)
 	want(t, err, "")
-	_, err = w.AddRevision(ctx(t), w.ann, next, nil, 0)
+	_, err = w.AddRevision(ctx(t), w.ann, next, nil, store.Seen{})
 	want(t, err, "")
 	_, err = w.EndSession(ctx(t), w.ann, s.ID, workbench.SessionClosed, w.now)
 	want(t, err, "")
-	_, err = w.AddRevision(ctx(t), w.ann, next, nil, 0)
+	_, err = w.AddRevision(ctx(t), w.ann, next, nil, store.Seen{})
 	want(t, err, workbench.CodeSessionClosed)
 	list, err := w.ListRevisions(ctx(t), w.ann, s.ID, workbench.Page{Limit: 2})
 	want(t, err, "")
 	equal(t, "first page", len(list.Items), 2)
 	list, err = w.ListRevisions(ctx(t), w.ann, s.ID, workbench.Page{Limit: 3, Cursor: list.NextCursor})
 	want(t, err, "")
-	equal(t, "second page", len(list.Items), 2)
+	equal(t, "second page", len(list.Items), 3)
 	equal(t, "in order", list.Items[0].Number, 3)
 	equal(t, "the end", list.NextCursor, "")
 }

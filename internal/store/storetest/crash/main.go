@@ -128,7 +128,7 @@ func later(db *store.DB, p workbench.Principal, now time.Time, lease func(contex
 		}},
 		{"revoke_key", func(ctx context.Context) error { _, err := db.RevokeKey(ctx, admin, key, now, false); return err }},
 		{"add_revision", func(ctx context.Context) error {
-			_, err := db.AddRevision(ctx, p, workbench.Revision{SessionID: session, Size: "standard", CreatedAt: now}, nil, 1)
+			_, err := db.AddRevision(ctx, p, workbench.Revision{SessionID: session, Size: "standard", CreatedAt: now}, nil, store.Seen{Revision: 1})
 			return err
 		}},
 		{"create_context", func(ctx context.Context) error {
