@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"maps"
 	"runtime"
 	"slices"
@@ -48,7 +49,10 @@ func TestHostileGuest(t *testing.T) {
 			}
 		})
 	}
-	for _, name := range slices.Sorted(maps.Keys(lies)) {
+	longestFirst := slices.SortedFunc(maps.Keys(lies), func(a, b string) int {
+		return cmp.Or(cmp.Compare(lies[b].within, lies[a].within), cmp.Compare(a, b))
+	})
+	for _, name := range longestFirst {
 		work <- name
 	}
 	close(work)

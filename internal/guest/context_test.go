@@ -9,6 +9,7 @@ import (
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox/oci"
+	"github.com/workbenchdev/workbench/internal/sandbox/sandboxtest"
 )
 
 // inContext is a request for a cell.
@@ -50,7 +51,9 @@ func (o outcome) wantShown(t testing.TB, want ...string) {
 // onBoth runs a test with plain Python and with IPython.
 func onBoth(t *testing.T, f func(t *testing.T, s *session)) {
 	t.Run("plain on runc", func(t *testing.T) { f(t, MustSession(t, oci.Runc)) })
-	t.Run("plain on runsc", func(t *testing.T) { f(t, MustSession(t, oci.Runsc)) })
+	if sandboxtest.Soak() {
+		t.Run("plain on runsc", func(t *testing.T) { f(t, MustSession(t, oci.Runsc)) })
+	}
 	t.Run("IPython on runsc", func(t *testing.T) { f(t, MustIPython(t, oci.Runsc)) })
 }
 
@@ -151,7 +154,7 @@ func TestPythonContext(t *testing.T) {
 }
 
 func TestJavaScriptContext(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		const js, ts = workbench.JavaScript, workbench.TypeScript
 		for i, c := range []struct {
 			lang   workbench.Language
@@ -221,7 +224,7 @@ func TestJavaScriptContext(t *testing.T) {
 }
 
 func TestBashContext(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		for i, c := range []struct {
 			source string
 			exit   int

@@ -26,6 +26,23 @@ func onEach(t *testing.T, f func(t *testing.T, s *session)) {
 	}
 }
 
+// kinds are the runtimes for what the guest does alike on both: the default one,
+// and in the long form the other too.
+func kinds() []oci.Kind {
+	if sandboxtest.Soak() {
+		return []oci.Kind{oci.Runsc, oci.Runc}
+	}
+	return []oci.Kind{oci.Runsc}
+}
+
+// onDefault runs a test in a fresh session on each of kinds.
+func onDefault(t *testing.T, f func(t *testing.T, s *session)) {
+	t.Helper()
+	for _, kind := range kinds() {
+		t.Run(string(kind), func(t *testing.T) { f(t, MustSession(t, kind)) })
+	}
+}
+
 func MustDriver(t testing.TB, kind oci.Kind) (sandbox.Driver, sandboxtest.Env) {
 	t.Helper()
 	env := sandboxtest.MustEnv(t)
@@ -47,10 +64,11 @@ func MustDriver(t testing.TB, kind oci.Kind) (sandbox.Driver, sandboxtest.Env) {
 	return d, env
 }
 
-// onEachPreloaded is onEach with an image that names what is loaded ahead.
-func onEachPreloaded(t *testing.T, f func(t *testing.T, s *session)) {
+// onPreloaded runs a test in a fresh session on each of the runtimes, of an image
+// that names what is loaded ahead.
+func onPreloaded(t *testing.T, kinds []oci.Kind, f func(t *testing.T, s *session)) {
 	t.Helper()
-	for _, kind := range []oci.Kind{oci.Runsc, oci.Runc} {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) { f(t, MustSessionOf(t, kind, "standard")) })
 	}
 }

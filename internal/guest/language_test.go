@@ -58,7 +58,7 @@ echo '{"name": "x"}' > data.json
 }
 
 func TestPython(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		s.mustModules(t)
 		for _, c := range []languageCase{
 			{name: "main module", source: "import __main__, sys, os\nprint(__name__, __file__, sys.argv, sys.path[0], os.getcwd(), __main__.__name__, __doc__ is None, '__spec__' in globals())", args: []string{"a b", "ü"},
@@ -103,7 +103,7 @@ func TestPython(t *testing.T) {
 }
 
 func TestJavaScript(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		s.mustModules(t)
 		for _, c := range []languageCase{
 			{name: "relative import with live bindings", source: "import { count, up, where } from './lib/m.mjs';\nup(); up(); console.log(count, where);", stdout: "2 file:///mnt/files/lib/m.mjs\n"},
@@ -140,7 +140,7 @@ func TestJavaScript(t *testing.T) {
 }
 
 func TestTypeScript(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		s.mustModules(t)
 		for _, c := range []languageCase{
 			{name: "types, enums and await", source: "enum E { A = 1, B }\ninterface P { name: string }\nconst p: P = { name: await Promise.resolve('x') };\nconsole.log(p.name satisfies string, E.B, E[1]);", stdout: "x 2 A\n"},
@@ -165,7 +165,7 @@ func TestTypeScript(t *testing.T) {
 }
 
 func TestBash(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		for _, c := range []languageCase{
 			{name: "arguments", source: `echo "$0|$1|$#|$PWD"`, args: []string{"a b", "c"}, stdout: "main.sh|a b|2|/mnt/files\n"},
 			{name: "exit code", source: "echo x; exit 42", exit: 42, stdout: "x\n"},
@@ -183,7 +183,7 @@ func TestBash(t *testing.T) {
 }
 
 func TestHelper(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		wantFiles := func(t *testing.T, o outcome, want ...string) {
 			t.Helper()
 			var got []string
@@ -329,7 +329,7 @@ print(Broken())
 
 // TestManyPrints: a pipe that is read in between loses and repeats nothing.
 func TestManyPrints(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		o := s.code(t, workbench.Python, "import sys\nfor i in range(20000): print(i, 'é' * (i % 7)); i % 100 or print(i, file=sys.stderr)")
 		var out, err strings.Builder
 		for i := range 20000 {
@@ -347,7 +347,7 @@ func TestManyPrints(t *testing.T) {
 
 // TestBashNames: messages name the script, not where it is kept.
 func TestBashNames(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		o := s.code(t, workbench.Bash, "nosuch\necho $0 $PWD ${OLDPWD-none} ${BASH_SOURCE[0]} $LINENO $#\nexit 3")
 		o.want(t, 3, "main.sh /mnt/files none main.sh 2 0\n")
 		if want := "main.sh: line 1: nosuch: command not found\n"; o.stderr != want {

@@ -40,6 +40,7 @@ const warm = 5 * time.Second
 // TestInterpretersWait: a run finds an interpreter that started before it, of
 // each language that is used.
 func TestInterpretersWait(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := MustSession(t, oci.Runsc)
 	for range 3 {
 		time.Sleep(warm)
@@ -53,6 +54,7 @@ func TestInterpretersWait(t *testing.T) {
 
 // TestUnusedInterpretersGo: one that nobody uses does not wait for ever.
 func TestUnusedInterpretersGo(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := MustSession(t, oci.Runsc)
 	for range 4 {
 		s.code(t, workbench.Python, "0").want(t, 0, "")
@@ -66,6 +68,7 @@ func TestUnusedInterpretersGo(t *testing.T) {
 // TestInterpretersWaitDuringRuns: what runs and what waits do not reach each
 // other, and the next run need not wait.
 func TestInterpretersWaitDuringRuns(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := MustSession(t, oci.Runsc)
 	time.Sleep(warm)
 	s.code(t, workbench.Python, `
@@ -100,6 +103,7 @@ except BlockingIOError:
 // TestWaitingInterpreterCountsOnceUsed: the threads of an interpreter that
 // waited count against its own run's tasks, and no other's.
 func TestWaitingInterpreterCountsOnceUsed(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	onEach(t, func(t *testing.T, s *session) {
 		s.code(t, workbench.JavaScript, "0").want(t, 0, "")
 		time.Sleep(warm)
@@ -123,6 +127,7 @@ process.exit(0);
 // TestInterpretersMakeRoom: a program has its memory for itself, whatever
 // waits, and waiting interpreters come back when it has ended.
 func TestInterpretersMakeRoom(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := MustSession(t, oci.Runsc)
 	s.code(t, workbench.JavaScript, "0").want(t, 0, "")
 	time.Sleep(warm)
@@ -151,7 +156,7 @@ print(len(x) >> 20)
 // TestStartVariables: what an interpreter reads when it starts has its effect,
 // also where others wait.
 func TestStartVariables(t *testing.T) {
-	onEach(t, func(t *testing.T, s *session) {
+	onDefault(t, func(t *testing.T, s *session) {
 		r := request(workbench.Python, "import sys; print(hash('a') == hash('a'), sys.flags.hash_randomization, '/opt/x' in sys.path)")
 		r.Env = map[string]string{"PYTHONHASHSEED": "0", "PYTHONPATH": "/opt/x"}
 		s.do(t, r).want(t, 0, "True 0 True\n")
@@ -164,6 +169,7 @@ func TestStartVariables(t *testing.T) {
 // TestPrepared: a sandbox made ready for any session starts its interpreters
 // before it has one, and runs nothing until then.
 func TestPrepared(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	d, env := MustDriver(t, oci.Runsc)
 	class := sandboxtest.Standard(env.Image)
 	box, err := d.Start(t.Context(), class)
@@ -211,6 +217,7 @@ func TestPrepared(t *testing.T) {
 // TestNothingRunsBetweenRuns: what a run leaves where an interpreter looks when
 // it starts does not run before another run does, and then has its effect.
 func TestNothingRunsBetweenRuns(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	onEach(t, func(t *testing.T, s *session) {
 		s.code(t, workbench.Python, `
 import os, site
@@ -257,6 +264,7 @@ func TestOpenFilesEndAProgram(t *testing.T) {
 // TestMemoryOfAShortProgram: a program that uses too much and ends at once has
 // used too much all the same.
 func TestMemoryOfAShortProgram(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	onEach(t, func(t *testing.T, s *session) {
 		s.code(t, workbench.JavaScript, "0").want(t, 0, "")
 		time.Sleep(warm)

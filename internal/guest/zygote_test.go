@@ -39,7 +39,7 @@ func (s *session) asFork(t testing.TB, source string) outcome {
 
 // TestForkHasNoRights: what a fork is to the kernel is what any program is.
 func TestForkHasNoRights(t *testing.T) {
-	onEachPreloaded(t, func(t *testing.T, s *session) {
+	onPreloaded(t, []oci.Kind{oci.Runsc, oci.Runc}, func(t *testing.T, s *session) {
 		s.asFork(t, "for l in open('/proc/self/status'):\n    if l.startswith(('Uid', 'Gid', 'Groups', 'Cap', 'NoNewPrivs', 'Seccomp:')): print(' '.join(l.split()))").want(t, 0,
 			"Uid: 1000 1000 1000 1000\nGid: 1000 1000 1000 1000\nGroups:\nCapInh: 0000000000000000\nCapPrm: 0000000000000000\nCapEff: 0000000000000000\nCapBnd: 0000000000000000\nCapAmb: 0000000000000000\nNoNewPrivs: 1\nSeccomp: 2\n")
 		s.asFork(t, `
@@ -115,7 +115,8 @@ func TestForksAreFresh(t *testing.T) {
 // TestWorkspaceComesFirst: a module of the workspace is found before one that a
 // fork has loaded, as by any Python.
 func TestWorkspaceComesFirst(t *testing.T) {
-	onEachPreloaded(t, func(t *testing.T, s *session) {
+	t.Parallel() // it waits more than it works
+	onPreloaded(t, kinds(), func(t *testing.T, s *session) {
 		s.asFork(t, "import random\nprint(random.__file__)").want(t, 0, "/usr/lib/python3.13/random.py\n")
 		s.code(t, workbench.Bash, "echo 'print(\"mine\")' > random.py; mkdir -p csv json statistics; touch csv/__init__.py json/data.txt").want(t, 0, "")
 		time.Sleep(warm)
@@ -130,7 +131,7 @@ func TestWorkspaceComesFirst(t *testing.T) {
 
 // TestZygoteIsOutOfReach: code finds nothing of the process that forked it.
 func TestZygoteIsOutOfReach(t *testing.T) {
-	onEachPreloaded(t, func(t *testing.T, s *session) {
+	onPreloaded(t, []oci.Kind{oci.Runsc, oci.Runc}, func(t *testing.T, s *session) {
 		s.asFork(t, `
 import os, signal
 for pid in range(1, 400):
@@ -150,6 +151,7 @@ print(os.getpriority(os.PRIO_PROCESS, 0))
 // TestPreloaded: what the image lists is there at once, and as an import would
 // have it.
 func TestPreloaded(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := MustSessionOf(t, oci.Runsc, "standard")
 	listed := s.do(t, guestwire.ExecRequest{Argv: []string{"cat", "/opt/workbench/preload"}}).stdout
 	if names := strings.Fields(listed); !slices.Contains(names, "pandas") {
@@ -235,6 +237,7 @@ func TestZygoteGoesOn(t *testing.T) {
 // TestContextGivesItsForkBack: once an interpreter that lived on has gone, its
 // zygote is given up as any other when a program needs the memory.
 func TestContextGivesItsForkBack(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := MustSessionOf(t, oci.Runsc, "standard")
 	s.asFork(t, "")
 	r := request(workbench.Python, "import os; print(os.getppid())")
@@ -252,6 +255,7 @@ func TestContextGivesItsForkBack(t *testing.T) {
 // TestSlowZygote: one that does not answer in time takes none of its forks with
 // it, and programs start without it until it does.
 func TestSlowZygote(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := MustSessionOf(t, oci.Runc, "standard")
 	s.asFork(t, "")
 	long := request(workbench.Python, "import os, time\nprint(os.getppid(), flush=True); time.sleep(9); print('done')")

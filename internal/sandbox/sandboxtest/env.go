@@ -23,6 +23,10 @@ type Env struct {
 	Image sandbox.Image
 }
 
+// Soak reports whether the long form of the tests was asked for: make soak. What
+// make test tries once, it tries in every combination.
+func Soak() bool { return os.Getenv("WORKBENCH_SOAK") != "" }
+
 // MustEnv finds the runtimes and the minimal image and builds the guest. What is
 // missing fails the test: these tests are promised to run.
 func MustEnv(t testing.TB) Env {
