@@ -92,7 +92,7 @@ func TestCrashes(t *testing.T) {
 			inspect(t, dir, acks)
 		})
 	}
-	for _, name := range []string{"blob.put.before_rename", "blob.put.after_rename", "artifact.after_blob", "workspace.after_blobs", "artifact.sweep.after_delete",
+	for _, name := range []string{"blob.put.before_rename", "blob.put.after_rename", "artifact.after_blob", "workspace.after_blobs", "artifact.sweep.after_delete", "blob.delete.before", "store.forget_blob.before_commit", "store.forget_blob.after_commit",
 		"store.reserve_artifact.before_commit", "store.commit_artifact.after_commit", "store.create_commit.before_commit"} {
 		if nth[name] == 0 {
 			t.Errorf("the scenario does not pass %s", name)

@@ -9,6 +9,6 @@
 // where action is exit (SIGKILL to itself: no deferred code runs), panic,
 // error, or sleep:DURATION, and n is the hit it acts on: 1 is the first and the
 // default, * is every hit. WORKBENCH_FAILPOINT_LOG names a file to which every
-// hit appends "name\n", so that a driver can enumerate the places a scenario
-// passes.
+// hit appends "name\n", and an exit "exit name\n", so that a driver can enumerate
+// the places a scenario passes and the process died at.
 package failpoint

@@ -52,12 +52,7 @@ func parse(s string) map[string]*point {
 // error it returns is for the action "error" only.
 func Hit(name string) error {
 	mu.Lock()
-	if logTo != "" {
-		if f, err := os.OpenFile(logTo, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
-			_, _ = f.WriteString(name + "\n")
-			_ = f.Close()
-		}
-	}
+	note(name)
 	p := points[name]
 	act := ""
 	if p != nil {
@@ -66,13 +61,15 @@ func Hit(name string) error {
 			act = p.action
 		}
 	}
+	if act == "exit" { // nobody passes another place meanwhile
+		note("exit " + name)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
 	mu.Unlock()
 	switch {
 	case act == "":
 		return nil
-	case act == "exit":
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {}
 	case act == "panic":
 		panic("failpoint " + name)
 	case strings.HasPrefix(act, "sleep:"):
@@ -82,4 +79,14 @@ func Hit(name string) error {
 		return nil
 	}
 	return fmt.Errorf("failpoint %s", name)
+}
+
+func note(line string) {
+	if logTo == "" {
+		return
+	}
+	if f, err := os.OpenFile(logTo, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
+		_, _ = f.WriteString(line + "\n")
+		_ = f.Close()
+	}
 }

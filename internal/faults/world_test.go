@@ -32,6 +32,8 @@ type world struct {
 	exited chan struct{}
 	starts int // of the server, in all
 	deaths int // at a failpoint on the way up
+	// dieAt, if it is there, gives the failpoints of every start that names none.
+	dieAt func() string
 
 	runs    map[string]*known // accepted runs, by id
 	files   map[string]string // artifact id → sha256 of the bytes a client sent or read
@@ -91,10 +93,17 @@ func mustWorld(t *testing.T) *world {
 // mustWorldAt is a world whose very first server has the failpoints, and args.
 func mustWorldAt(t *testing.T, failpoints string, args ...string) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), args: args, runs: map[string]*known{}, files: map[string]string{}, history: newHistory()}
-	w.mustMarksFolder()
+	w := newWorld(t, args...)
 	w.mustStart(failpoints)
 	t.Cleanup(func() { w.on(t).stop() })
+	return w
+}
+
+// newWorld is a world without a server yet.
+func newWorld(t *testing.T, args ...string) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir(), args: args, runs: map[string]*known{}, files: map[string]string{}, history: newHistory()}
+	w.mustMarksFolder()
 	return w
 }
 
@@ -138,15 +147,18 @@ func (w *world) client(key string) *sdk.Client {
 // without.
 func (w *world) mustStart(failpoints string) {
 	w.t.Helper()
-	for {
+	for before := ""; ; {
+		if failpoints == "" && w.dieAt != nil {
+			failpoints = w.dieAt()
+		}
 		err := w.start(failpoints)
 		if err == nil {
 			return
 		}
-		if failpoints == "" {
+		if failpoints == "" || failpoints == before {
 			w.t.Fatalf("the server does not start: %v\n%s", err, w.log())
 		}
-		failpoints = ""
+		before, failpoints = failpoints, ""
 		w.deaths++
 	}
 }

@@ -127,7 +127,6 @@ process.exit(0);
 // TestInterpretersMakeRoom: a program has its memory for itself, whatever
 // waits, and waiting interpreters come back when it has ended.
 func TestInterpretersMakeRoom(t *testing.T) {
-	t.Parallel() // it waits more than it works
 	s := MustSession(t, oci.Runsc)
 	s.code(t, workbench.JavaScript, "0").want(t, 0, "")
 	time.Sleep(warm)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +19,9 @@ import (
 type state struct {
 	session, lease, run, log, artifact, commit, queued string
 	key, context, memory, fork                         string
-	revision, generation                               int64 // 0: the first
+	second                                             string // file
+	needed                                             bool   // a blob that nothing needs at first
+	revision, generation                               int64  // 0: the first
 }
 
 // with is the state after a change.
@@ -61,8 +64,15 @@ var crashStates = []struct {
 	{"return_without_memory", "1", returned},
 	{"fork", "1", forked},
 	{"delete_artifact", "1", forked.with(func(s *state) { s.artifact = "deleted" })},
-	{"end_session", "1", forked.with(func(s *state) { s.artifact, s.session = "deleted", "closed" })},
-	{"purge", "1", state{key: "revoked", fork: "cmt_fork"}},
+	{"reserve_artifact", "2", swept.with(func(s *state) { s.second = "reserved" })},
+	{"describe_artifact", "1", swept.with(func(s *state) { s.second = "described" })},
+	{"abandon_artifact", "1", swept},
+	{"reserve_artifact", "3", swept.with(func(s *state) { s.second = "reserved" })},
+	{"commit_artifact", "2", swept.with(func(s *state) { s.second = "ready" })},
+	{"expire_artifact", "1", swept.with(func(s *state) { s.second = "expired" })},
+	{"blob_refs", "1", swept.with(func(s *state) { s.second, s.needed = "expired", true })},
+	{"end_session", "1", swept.with(func(s *state) { s.second, s.needed, s.session = "expired", true, "closed" })},
+	{"purge", "1", state{key: "revoked", fork: "cmt_fork", needed: true}},
 }
 
 // What later moves begin with.
@@ -71,6 +81,7 @@ var (
 	configured = ran.with(func(s *state) { s.key, s.revision = "revoked", 2 })
 	returned   = configured.with(func(s *state) { s.generation = 3 })
 	forked     = returned.with(func(s *state) { s.fork = "cmt_fork" })
+	swept      = forked.with(func(s *state) { s.artifact = "deleted" })
 )
 
 // A process killed at any write has done it whole or not at all, and what was
@@ -155,9 +166,18 @@ func mustState(t *testing.T, path string) state {
 		s.queued = string(run.Status)
 	}
 	pending, err := db.PendingArtifacts(t.Context(), time.Now().Add(time.Hour), 10)
-	if check(err) && len(pending) > 0 {
+	if check(err) && len(pending) > 0 && pending[0].ID == "art_crash" {
 		s.artifact = "reserved"
+	} else if len(pending) > 0 {
+		s.second = map[string]string{"": "reserved", "text/plain": "described"}[pending[0].MimeType]
 	}
+	due, err := db.ExpiredArtifacts(t.Context(), time.Now().Add(24*time.Hour), 10)
+	check(err)
+	if _, err := db.Artifact(t.Context(), p, "art_second"); check(err) {
+		s.second = map[bool]string{true: "ready", false: "expired"}[slices.ContainsFunc(due, func(a workbench.Artifact) bool { return a.ID == "art_second" })]
+	}
+	unneeded, err := db.UnreferencedBlobs(t.Context(), time.Now().Add(time.Hour), 10)
+	s.needed = check(err) && s.fork != "" && !slices.Contains(unneeded, "other")
 	if a, err := db.Artifact(t.Context(), p, "art_crash"); check(err) {
 		s.artifact = "ready"
 		if a.DeletedAt != nil {
@@ -169,9 +189,14 @@ func mustState(t *testing.T, path string) state {
 	}
 	if s.session != "" {
 		use, err := db.QuotaUse(t.Context(), "ses_crash")
-		want := map[string]store.QuotaUse{"": {}, "deleted": {}, "reserved": {SessionBytes: 5, SessionFiles: 1, TenantBytes: 5}, "ready": {SessionBytes: 4, SessionFiles: 1, TenantBytes: 4}}[s.artifact]
-		if check(err) && use != want {
-			t.Fatalf("with the file %q the quota shows %+v, want %+v", s.artifact, use, want)
+		want := map[string]store.QuotaUse{"": {}, "deleted": {}, "reserved": {SessionBytes: 5, SessionFiles: 1, TenantBytes: 5}, "ready": {SessionBytes: 4, SessionFiles: 1, TenantBytes: 4}}
+		want["described"] = want["reserved"]
+		held := s.artifact
+		if held == "" || held == "deleted" {
+			held = s.second
+		}
+		if check(err) && use != want[held] {
+			t.Fatalf("with the files %q and %q the quota shows %+v, want %+v", s.artifact, s.second, use, want[held])
 		}
 	}
 	return s

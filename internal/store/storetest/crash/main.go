@@ -26,6 +26,7 @@ const (
 	run      = "run_crash"
 	queued   = "run_queued"
 	artifact = "art_crash"
+	second   = "art_second"
 	key      = "key_crash"
 	fork     = "ses_fork"
 )
@@ -48,8 +49,10 @@ func life(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := db.NoteBlob(ctx, "blob", tenant.ID, 1, time.Now()); err != nil {
-		return err
+	for _, blob := range []string{"blob", "other"} {
+		if err := db.NoteBlob(ctx, blob, tenant.ID, 1, time.Now()); err != nil {
+			return err
+		}
 	}
 	p := workbench.Principal{ProjectID: project.ID, TenantID: tenant.ID, UserID: user.ID, KeyKind: workbench.KeyDirect}
 	for _, move := range moves(db, p) {
@@ -122,6 +125,10 @@ func moves(db *store.DB, p workbench.Principal) []move {
 func later(db *store.DB, p workbench.Principal, now time.Time, lease func(context.Context) error) []move {
 	admin := workbench.SystemPrincipal()
 	afterwards := now.Add(2 * workbench.ReceiptGrace)
+	reserve := func(ctx context.Context) error {
+		return db.ReserveArtifact(ctx, p, workbench.Artifact{ID: second, SessionID: session, Generation: 3, Size: 5, Origin: workbench.OriginSave,
+			CreatedAt: now, ExpiresAt: now.Add(time.Hour)}, store.Quota{SessionBytes: 5, SessionFiles: 1, Epoch: 3})
+	}
 	return []move{
 		{"create_key", func(ctx context.Context) error {
 			return db.CreateKey(ctx, workbench.Key{ID: key, ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID, Kind: workbench.KeyDirect, Name: "k", SecretHash: []byte("hash"), CreatedAt: now})
@@ -158,6 +165,16 @@ func later(db *store.DB, p workbench.Principal, now time.Time, lease func(contex
 			return err
 		}},
 		{"delete_artifact", func(ctx context.Context) error { _, err := db.DeleteArtifact(ctx, p, artifact, now); return err }},
+		{"reserve_artifact again", reserve},
+		{"describe_artifact", func(ctx context.Context) error { return db.DescribeArtifact(ctx, second, "text/plain", nil) }},
+		{"abandon_artifact", func(ctx context.Context) error { return db.AbandonArtifact(ctx, second) }},
+		{"reserve_artifact once more", reserve},
+		{"commit_artifact again", func(ctx context.Context) error {
+			_, err := db.CommitArtifact(ctx, second, 4, "sha", "blob", nil)
+			return err
+		}},
+		{"expire_artifact", func(ctx context.Context) error { return db.MarkExpired(ctx, second, now.Add(2*time.Hour)) }},
+		{"blob_refs", func(ctx context.Context) error { return db.PutBlobRefs(ctx, "owner", p.TenantID, []string{"other"}) }},
 		{"end_session", func(ctx context.Context) error {
 			_, err := db.EndSession(ctx, p, session, workbench.SessionClosed, now)
 			return err
