@@ -24,24 +24,7 @@ var migrationFiles embed.FS
 // transaction, and on PostgreSQL an advisory lock lets one server do it. A
 // schema that a newer program wrote is refused, unchanged.
 func migrate(ctx context.Context, db *sql.DB, d Dialect) error {
-	migrations, err := renderMigrations(d)
-	if err != nil {
-		return err
-	}
-	options := []goose.ProviderOption{
-		goose.WithGoMigrations(migrations...), goose.WithDisableGlobalRegistry(true), goose.WithTableName("schema_version"),
-		goose.WithLogger(goose.NopLogger()),
-	}
-	dialect := goose.DialectSQLite3
-	if d == Postgres {
-		dialect = goose.DialectPostgres
-		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
-		if err != nil {
-			return err
-		}
-		options = append(options, goose.WithSessionLocker(locker))
-	}
-	provider, err := goose.NewProvider(dialect, db, nil, options...)
+	provider, err := migrations(db, d)
 	if err != nil {
 		return err
 	}
@@ -58,6 +41,28 @@ func migrate(ctx context.Context, db *sql.DB, d Dialect) error {
 	}
 	_, err = provider.Up(ctx)
 	return err
+}
+
+// migrations are the program's, for a database.
+func migrations(db *sql.DB, d Dialect) (*goose.Provider, error) {
+	migrations, err := renderMigrations(d)
+	if err != nil {
+		return nil, err
+	}
+	options := []goose.ProviderOption{
+		goose.WithGoMigrations(migrations...), goose.WithDisableGlobalRegistry(true), goose.WithTableName("schema_version"),
+		goose.WithLogger(goose.NopLogger()),
+	}
+	dialect := goose.DialectSQLite3
+	if d == Postgres {
+		dialect = goose.DialectPostgres
+		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, goose.WithSessionLocker(locker))
+	}
+	return goose.NewProvider(dialect, db, nil, options...)
 }
 
 // renderMigrations turns migrations/NNNNN_name.sql into goose migrations for
@@ -97,13 +102,41 @@ func renderMigrations(d Dialect) ([]*goose.Migration, error) {
 		if err := t.Execute(&b, nil); err != nil {
 			return nil, err
 		}
-		script := b.String()
+		script := statements(b.String())
 		out = append(out, goose.NewGoMigration(version, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
-			if _, err := tx.ExecContext(ctx, script); err != nil {
-				return err
+			for _, statement := range script {
+				if _, err := tx.ExecContext(ctx, statement); err != nil {
+					return err
+				}
+				if err := failpoint.Hit("store.migrate.statement"); err != nil {
+					return err
+				}
 			}
 			return failpoint.Hit("store.migrate.before_commit")
 		}}, nil))
 	}
 	return out, nil
+}
+
+// statements cuts a migration into its statements. One ends with a line that
+// ends with a semicolon, a comment aside, unless that is within a PostgreSQL
+// function's body.
+func statements(script string) (all []string) {
+	var b strings.Builder
+	body := false
+	for line := range strings.Lines(script) {
+		b.WriteString(line)
+		code, _, _ := strings.Cut(line, "--")
+		if strings.Count(code, "$$")%2 == 1 {
+			body = !body
+		}
+		if !body && strings.HasSuffix(strings.TrimSpace(code), ";") {
+			all = append(all, b.String())
+			b.Reset()
+		}
+	}
+	if rest := strings.TrimSpace(b.String()); rest != "" {
+		all = append(all, rest)
+	}
+	return all
 }
