@@ -187,13 +187,40 @@ func (fw *frameWriter) writeNow(t frameType, stream uint8, channel uint32, head,
 		fw.pass(nil)
 		return err
 	}
+	return fw.send(appendFrame(fw.buf[:0], t, stream, channel, head, body))
+}
+
+// reply writes the ends of streams and the reply behind them at once: whoever
+// waits for it is woken once.
+func (fw *frameWriter) reply(channel uint32, ends []frameEnding, body []byte) error {
+	fw.take(true)
+	fw.mu.Lock()
+	err := fw.err
+	fw.mu.Unlock()
+	if err != nil {
+		fw.pass(nil)
+		return err
+	}
 	b := fw.buf[:0]
+	for _, end := range ends {
+		var head [offsetSize]byte
+		binary.BigEndian.PutUint64(head[:], uint64(end.at))
+		b = appendFrame(b, frameEnd, end.stream, channel, head[:], nil)
+	}
+	return fw.send(appendFrame(b, frameReply, 0, channel, body, nil))
+}
+
+func appendFrame(b []byte, t frameType, stream uint8, channel uint32, head, body []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(len(head)+len(body)))
 	b = append(b, byte(t), stream, 0, 0)
 	b = binary.BigEndian.AppendUint32(b, channel)
 	b = append(b, head...)
-	b = append(b, body...)
-	_, err = fw.w.Write(b)
+	return append(b, body...)
+}
+
+// send writes whole frames for whoever has the turn, and passes the turn on.
+func (fw *frameWriter) send(b []byte) error {
+	_, err := fw.w.Write(b)
 	if cap(b) <= headerSize+offsetSize+2*MaxData {
 		fw.buf = b[:0]
 	}

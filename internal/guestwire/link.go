@@ -66,8 +66,15 @@ type channel struct {
 	in     [streamCount]*inbound
 	out    [streamCount]acknowledged
 	gaveUp bool                        // the peer did; guarded by l.mu
+	ends   []frameEnding               // of the peer's channels: what goes with the reply
 	event  func(json.RawMessage) error // own channels; called by the reader, must not wait
 	answer chan answer                 // own channels
+}
+
+// frameEnding is the end of a stream that the reply to its request follows.
+type frameEnding struct {
+	stream uint8
+	at     int64 // offset
 }
 
 type acknowledged interface{ ack(offset int64) error }
@@ -289,7 +296,7 @@ func (l *link) run(ch *channel, op operation) {
 			err = workbench.E(workbench.CodeInternal, "the answer has %d bytes", len(raw))
 		}
 		if err == nil {
-			_ = l.out.write(frameReply, 0, ch.id, raw, nil)
+			_ = l.out.reply(ch.id, ch.ends, raw)
 			return
 		}
 	}

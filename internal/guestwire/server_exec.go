@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"strings"
 	"sync"
@@ -302,30 +301,56 @@ func (s *Server) follow(ch *channel, x *Running, from Offsets) (any, error) {
 	x.detach = ch.cancel
 	x.mu.Unlock()
 
-	outs := map[uint8]*tailOut{streamStdout: {t: x.Stdout, sent: from.Stdout}, streamStderr: {t: x.Stderr, sent: from.Stderr}}
-	for stream, o := range outs {
+	outs := [2]*tailOut{{t: x.Stdout, sent: from.Stdout}, {t: x.Stderr, sent: from.Stderr}}
+	for i, o := range outs {
 		if err := o.t.ackTo(o.sent); err != nil {
 			return nil, workbench.E(workbench.CodeOffsetInvalid, "the bytes at this offset are not kept any more").Caused(err)
 		}
-		ch.setOut(stream, o)
+		ch.setOut(execStreams[i], o)
 	}
 	if err := ch.l.out.write(frameEvent, 0, ch.id, []byte(`"started"`), nil); err != nil {
 		return nil, err
 	}
-	var pumps sync.WaitGroup
-	errs := make([]error, streamCount)
-	for stream, o := range outs {
-		pumps.Go(func() { errs[stream] = o.pump(ch, stream) })
-	}
-	pumps.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := forwardAll(ch, outs); err != nil {
 		return nil, err
 	}
 	select {
 	case <-x.ended:
+		for i, o := range outs {
+			ch.ends = append(ch.ends, frameEnding{execStreams[i], o.sent})
+		}
 		return x.result, nil
 	case <-ch.ctx.Done():
 		return nil, context.Cause(ch.ctx)
+	}
+}
+
+// forwardAll sends an exec's output until both streams have ended. What one of
+// them has to say holds the other back by a chunk at most.
+func forwardAll(ch *channel, outs [2]*tailOut) error {
+	buf := make([]byte, MaxData)
+	for {
+		var news [2]<-chan struct{}
+		more := false
+		for i, o := range outs {
+			sent, changed, err := o.forward(ch, execStreams[i], buf)
+			if err != nil {
+				return err
+			}
+			more, news[i] = more || sent, changed
+		}
+		if more {
+			continue
+		}
+		if news[0] == nil && news[1] == nil {
+			return nil
+		}
+		select {
+		case <-news[0]: // nil, of a stream that has ended, never comes
+		case <-news[1]:
+		case <-ch.ctx.Done():
+			return context.Cause(ch.ctx)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package guestwire
 
 import (
-	"context"
 	"errors"
 	"io"
 	"sync"
@@ -129,30 +128,22 @@ func (t *Tail) acked() int64 {
 	return t.base
 }
 
-// after waits for bytes at the offset and copies them into p. io.EOF at the
-// stream's end.
-func (t *Tail) after(ctx context.Context, offset int64, p []byte) (int, error) {
-	for {
-		t.mu.Lock()
-		if at := offset - t.base; at < int64(len(t.buf)) && at >= 0 {
-			n := copy(p, t.buf[at:])
-			t.mu.Unlock()
-			return n, nil
-		}
-		c, closed, dropped := t.changed, t.closed, t.dropped
-		t.mu.Unlock()
-		if dropped {
-			return 0, workbench.E(workbench.CodeNotFound, "the exec was forgotten")
-		}
-		if closed {
-			return 0, io.EOF
-		}
-		select {
-		case <-c:
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		}
+// peek copies bytes from the offset on into p, as far as they are there. Without
+// any, changed tells when to look again; it is nil, with io.EOF, at the stream's
+// end.
+func (t *Tail) peek(offset int64, p []byte) (n int, changed <-chan struct{}, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at := offset - t.base; at < int64(len(t.buf)) && at >= 0 {
+		return copy(p, t.buf[at:]), nil, nil
 	}
+	switch {
+	case t.dropped:
+		return 0, nil, workbench.E(workbench.CodeNotFound, "the exec was forgotten")
+	case t.closed:
+		return 0, nil, io.EOF
+	}
+	return 0, t.changed, nil
 }
 
 // tailOut is one host's view of a tail: it implements acknowledged.
@@ -172,25 +163,21 @@ func (o *tailOut) ack(offset int64) error {
 	return o.t.ackSent(offset)
 }
 
-// pump sends a tail until its end.
-func (o *tailOut) pump(ch *channel, stream uint8) error {
-	buf := make([]byte, MaxData)
-	for {
-		o.mu.Lock()
-		at := o.sent
-		o.mu.Unlock()
-		n, err := o.t.after(ch.ctx, at, buf)
-		if errors.Is(err, io.EOF) {
-			return ch.l.out.offset(frameEnd, stream, ch.id, at, nil)
-		}
-		if err != nil {
-			return err
-		}
-		o.mu.Lock()
-		o.sent += int64(n)
-		o.mu.Unlock()
-		if err := ch.l.out.offset(frameData, stream, ch.id, at, buf[:n]); err != nil {
-			return err
-		}
+// forward sends a chunk of what the tail holds. Without any, changed tells when
+// to look again; it is nil at the stream's end.
+func (o *tailOut) forward(ch *channel, stream uint8, buf []byte) (sent bool, changed <-chan struct{}, err error) {
+	o.mu.Lock()
+	at := o.sent
+	o.mu.Unlock()
+	n, changed, err := o.t.peek(at, buf)
+	if errors.Is(err, io.EOF) {
+		return false, nil, nil
 	}
+	if err != nil || n == 0 {
+		return false, changed, err
+	}
+	o.mu.Lock()
+	o.sent += int64(n)
+	o.mu.Unlock()
+	return true, nil, ch.l.out.offset(frameData, stream, ch.id, at, buf[:n])
 }
