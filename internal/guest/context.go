@@ -169,9 +169,7 @@ func (k *kernel) start(e *execution) error {
 	k.p.said, k.p.silent = k.hear, k.silence
 	k.p.mu.Unlock()
 	k.p.turn(e)
-	for _, f := range k.p.out {
-		k.p.outputs.Go(func() { k.p.pump(f) })
-	}
+	k.p.outputs.Go(k.p.pump)
 	k.p.onExit(k.exited)
 	if len(cmd.control) > 0 {
 		return k.write(cmd.control)

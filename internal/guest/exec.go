@@ -79,7 +79,7 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		e.leave()
 		return guestwire.ExecResult{}, notStarted(err)
 	}
-	defer func() { s.cleaner <- e.cleanUp }()
+	defer s.spares.discard(e.cleanUp)
 	s.mu.Lock()
 	s.execs[r.ID] = e
 	s.mu.Unlock()
@@ -153,10 +153,10 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	e.mu.Lock()
 	e.pid = p.pid
 	e.mu.Unlock()
-	e.x.Started()
 	e.start = time.Now()
+	p.feed(cmd.control, e.r.Stdin) // what it prints waits in its pipes until it has started for everyone
+	e.x.Started()
 	p.attach(e)
-	p.feed(cmd.control, e.r.Stdin)
 	if e.r.Language == workbench.Python {
 		p.feeds.Go(e.keepSource)
 	}

@@ -117,33 +117,39 @@ func (p *process) drain() {
 	}
 }
 
-// pump copies a program's output into its tail until the pipe ends, or stop says
-// that what it holds is all. It waits by itself and not through the runtime,
-// which every write into the pipe would wake.
-func (p *process) pump(f *flow) {
-	defer f.close()
-	fd := f.fd
-	wait := time.NewTimer(0)
-	defer wait.Stop()
-	for {
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(p.halt), Events: unix.POLLIN}}
-		if _, err := unix.Poll(poll, -1); err == unix.EINTR {
+// pump copies a program's output into the tails until its pipes end, or halt
+// says that what they hold is all. It waits by itself and not through the
+// runtime, which every write into a pipe would wake, and so would its timers.
+func (p *process) pump() {
+	for _, f := range p.out {
+		defer f.close()
+	}
+	look := []unix.PollFd{{Fd: int32(p.out[0].fd), Events: unix.POLLIN}, {Fd: int32(p.out[1].fd), Events: unix.POLLIN}, {Fd: int32(p.halt), Events: unix.POLLIN}}
+	halt := &look[len(p.out)]
+	for look[0].Fd >= 0 || look[1].Fd >= 0 {
+		if _, err := unix.Poll(look, -1); err == unix.EINTR {
 			continue
 		}
-		if poll[1].Revents != 0 {
-			f.drain()
+		if halt.Revents != 0 {
+			p.drain()
 			return
 		}
-		n, more := f.read()
-		if !more {
-			return
-		}
-		if n < len(f.buf)/2 {
-			wait.Reset(gather)
-			select {
-			case <-wait.C:
-			case <-p.stopped:
+		little := true
+		for i, f := range p.out {
+			if look[i].Revents == 0 {
+				continue
 			}
+			n, more := f.read()
+			if !more {
+				f.close()
+				look[i].Fd = -1 // not looked at any more
+			}
+			little = little && n < len(f.buf)/2
+		}
+		if little {
+			// Only their ends, which need no events, cut this short.
+			ends := []unix.PollFd{{Fd: look[0].Fd}, {Fd: look[1].Fd}, {Fd: halt.Fd, Events: unix.POLLIN}}
+			_, _ = unix.Poll(ends, int(gather.Milliseconds()))
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
@@ -157,13 +159,33 @@ const pythonSource = "main.py"
 // once it is there: the driver has such a process wait for it.
 func (e *execution) keepSource() {
 	path := filepath.Join(e.place.dir, pythonSource)
-	err := os.WriteFile(path+".part", e.r.Source, 0o444)
+	err := writeWhole(path+".part", e.r.Source, 0o444)
 	if err == nil {
-		err = os.Rename(path+".part", path)
+		err = unix.Rename(path+".part", path)
 	}
 	if err != nil {
 		fmt.Fprintln(e.s.log, "guest: keep a program for its workers:", err)
 	}
+}
+
+// writeWhole is os.WriteFile in as few system calls as there can be.
+func writeWhole(path string, data []byte, mode uint32) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, mode)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		default:
+			data = data[n:]
+		}
+	}
+	return nil
 }
 
 // environment is the base with more on top.

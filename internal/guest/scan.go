@@ -30,7 +30,7 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 	if err != nil {
 		return guestwire.ScanResult{}, err
 	}
-	defer s.spares.renewIn(0) // the machine is free
+	defer s.spares.renewIn(renewAfterScan) // the machine is free
 	defer resume()
 
 	defer s.tree.changes.release()

@@ -42,9 +42,10 @@ type spares struct {
 	timer    *time.Timer
 	renewing sync.Mutex
 
-	place  *place  // for the next exec or context; nil while there is none
-	zygote *zygote // nil until it has started, and once it has been given up
-	forks  int     // of it that run a program, or are about to
+	left   []func() // take away what ended execs had
+	place  *place   // for the next exec or context; nil while there is none
+	zygote *zygote  // nil until it has started, and once it has been given up
+	forks  int      // of it that run a program, or are about to
 	zygoteCosts
 }
 
@@ -66,6 +67,11 @@ const (
 	replaceAfter = 30 * time.Millisecond
 	// spareReady bounds how long an interpreter may take to start.
 	spareReady = 10 * time.Second
+	// renewAfterScan is when spares are replaced after a scan: its answer, for
+	// which a client waits, comes first.
+	renewAfterScan = 2 * time.Millisecond
+	// mostLeft is how many execs may leave something to be taken away later.
+	mostLeft = 16
 )
 
 func newSpares(s *supervisor) *spares {
@@ -259,11 +265,34 @@ func (p *spares) renewIn(d time.Duration) {
 	}
 }
 
-// renew starts the spares that are missing, one after another: the language
-// used last first, then a stage.
+// discard has what an ended exec had taken away when nobody waits for that. Of
+// the many that end without a pause between them, one does it for all.
+func (p *spares) discard(takeAway func()) {
+	p.mu.Lock()
+	p.left = append(p.left, takeAway)
+	many := len(p.left) >= mostLeft
+	p.mu.Unlock()
+	if many {
+		p.takeAway()
+	}
+}
+
+func (p *spares) takeAway() {
+	p.mu.Lock()
+	left := p.left
+	p.left = nil
+	p.mu.Unlock()
+	for _, f := range left {
+		f()
+	}
+}
+
+// renew takes away what ended execs left and starts the spares that are missing,
+// one after another: the language used last first, then a stage.
 func (p *spares) renew() {
 	p.renewing.Lock()
 	defer p.renewing.Unlock()
+	p.takeAway()
 	p.mu.Lock()
 	wanted := append(slices.Clone(p.wanted), want{})
 	p.mu.Unlock()
@@ -386,6 +415,7 @@ func (sp *spare) startNew(p *spares) error {
 			g.kill()
 			return err
 		}
+		pr.findOuter()
 	}
 	sp.group, sp.process = g, pr
 	return nil
@@ -427,8 +457,12 @@ func (e *execution) enterSpare(sp *spare) error {
 	e.s.groups[e.r.Group] = sp.group
 	e.s.mu.Unlock()
 	e.group, e.spare, e.forked, e.admitted = sp.group, sp, sp.forked, make(chan error, 1)
-	go e.s.forgetEnded(sp.group)                                 // ends with the group
-	go func() { e.admitted <- sp.group.admit(sp.process.pid) }() // waited for before it gets its code
+	go e.s.forgetEnded(sp.group) // ends with the group
+	if sp.process.outer > 0 {
+		e.admitted <- sp.process.admit(e.b)
+		return nil
+	}
+	go func() { e.admitted <- sp.process.admit(e.b) }() // waited for before it gets its code
 	return nil
 }
 

@@ -37,6 +37,7 @@ const maxReport = 16
 type process struct {
 	group   *group
 	pid     int // in the group
+	outer   int // outside of it; 0: not known
 	spec    *os.File
 	control *os.File
 	report  *os.File
@@ -47,7 +48,6 @@ type process struct {
 	feeds   sync.WaitGroup
 	named   chan struct{} // closed once a fork has said its pid
 	ready   chan struct{} // closed once a driver waits for its code
-	stopped chan struct{} // closed once what the pipes hold is all
 
 	mu     sync.Mutex
 	met    []string    // limits that the driver says ended the program
@@ -81,7 +81,7 @@ func pipe(childReads bool) (mine *os.File, its int, err error) {
 // ends, which are the caller's to close: stdin, stdout, stderr, the specification
 // of a stage, control, report.
 func newProcess(g *group, stage bool) (p *process, its []int, err error) {
-	p = &process{group: g, out: [2]*flow{newFlow(), newFlow()}, halt: -1, named: make(chan struct{}), ready: make(chan struct{}), stopped: make(chan struct{})}
+	p = &process{group: g, out: [2]*flow{newFlow(), newFlow()}, halt: -1, named: make(chan struct{}), ready: make(chan struct{})}
 	file := func(to **os.File, childReads bool) {
 		if err == nil {
 			var fd int
@@ -186,6 +186,36 @@ func (p *process) alive() bool {
 	return !p.dead
 }
 
+// admit makes a process that waits count as user code from here on. Where its
+// number outside of its group is known, the group is not asked.
+func (p *process) admit(b *binding) error {
+	if p.outer == 0 {
+		return p.group.admit(p.pid)
+	}
+	_, err := unix.Write(b.tasksFD, []byte(strconv.Itoa(p.outer)))
+	return os.NewSyscallError("write", err)
+}
+
+// findOuter finds the number that a group's only process has outside of it.
+func (p *process) findOuter() {
+	dir := "/proc/" + strconv.Itoa(p.group.pid) + "/task/"
+	threads, err := os.ReadDir(dir) // any of them may have forked it
+	if err != nil {
+		return
+	}
+	var children []string
+	for _, t := range threads {
+		raw, err := os.ReadFile(dir + t.Name() + "/children")
+		if err != nil {
+			return // a kernel without it
+		}
+		children = append(children, strings.Fields(string(raw))...)
+	}
+	if len(children) == 1 {
+		p.outer, _ = strconv.Atoi(children[0])
+	}
+}
+
 // launch lets the stage become the program.
 func (p *process) launch(prog program) {
 	_, _ = p.spec.Write(marshalProgram(prog)) // fails when it has ended, which is seen
@@ -229,30 +259,34 @@ func (p *process) awaitNamed(most time.Duration) error {
 // attach makes the process the exec's.
 func (p *process) attach(e *execution) {
 	p.turn(e)
-	for _, f := range p.out {
-		p.outputs.Go(func() { p.pump(f) })
-	}
+	p.outputs.Go(p.pump)
 	p.onExit(func(ev groupEvent) { e.end(unix.WaitStatus(ev.Status), ev.MaxRSS) })
 }
 
 // feed gives the program its code and its input.
 func (p *process) feed(control, stdin []byte) {
-	for f, data := range map[*os.File][]byte{p.control: control, p.stdin: stdin} {
-		if len(data) == 0 {
-			f.Close()
+	give := func(f *os.File, data []byte) {
+		_, _ = f.Write(data) // a program need not read; it may have ended
+		f.Close()
+	}
+	for _, in := range []struct {
+		to   *os.File
+		data []byte
+	}{{p.control, control}, {p.stdin, stdin}} {
+		if len(in.data) <= pipeHolds {
+			give(in.to, in.data)
 			continue
 		}
-		p.feeds.Go(func() {
-			_, _ = f.Write(data) // a program need not read; it may have ended
-			f.Close()
-		})
+		p.feeds.Go(func() { give(in.to, in.data) })
 	}
 }
+
+// pipeHolds is what an empty pipe takes without its reader, whatever its size.
+const pipeHolds = 4 << 10
 
 // stop ends the reading: at once what the pipes hold, or, when nobody has the
 // other ends any more, up to their end.
 func (p *process) stop(gone bool) {
-	close(p.stopped)
 	now := time.Unix(1, 0)
 	if !gone {
 		p.haltOutput()

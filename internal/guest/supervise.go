@@ -41,7 +41,6 @@ type supervisor struct {
 	spares *spares
 
 	contexts *contexts
-	cleaner  chan func() // takes what ended execs leave, one after another
 }
 
 // binding is what Prepare and Bind settled; it does not change.
@@ -60,14 +59,6 @@ type binding struct {
 // it the sandbox.
 const leaveAfter = 5 * time.Second
 
-// clean takes away what ended execs leave, so that their ends need not wait for
-// that.
-func (s *supervisor) clean() {
-	for f := range s.cleaner {
-		f()
-	}
-}
-
 // supervise runs the guest over stdin and stdout until stdin ends.
 func supervise() error {
 	if err := prepareSelf(); err != nil {
@@ -78,8 +69,6 @@ func supervise() error {
 	s.watch = newWatch(s)
 	s.spares = newSpares(s)
 	s.contexts = newContexts(s)
-	s.cleaner = make(chan func(), 16)
-	go s.clean() // ends with the process
 	var boot [8]byte
 	if _, err := rand.Read(boot[:]); err != nil {
 		return err

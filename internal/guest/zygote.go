@@ -266,6 +266,7 @@ func (z *zygote) heard(kind, number, a, b uint64) {
 		if w := z.waiting[number]; w != nil {
 			delete(z.waiting, number)
 			z.children[a] = w.process
+			w.process.outer = int(a)
 			w.failed <- nil
 		}
 	case zygoteFailed:
@@ -317,7 +318,7 @@ func (z *zygote) start(g *group, admitted bool) (*process, error) {
 		err = p.awaitNamed(zygoteForks)
 	}
 	if err == nil && admitted {
-		err = g.admit(p.pid)
+		err = p.admit(z.s.spares.b)
 	}
 	if err != nil {
 		if !unborn {
