@@ -105,11 +105,17 @@ func unavailable(detail string, cause error) error {
 	return workbench.E(workbench.CodeUnavailable, "%s", detail).WithHint("try again in a moment").Caused(cause)
 }
 
+// diskFull is nothing that passes by itself.
+func diskFull(cause error) error {
+	return workbench.E(workbench.CodeUnavailable, "the database's disk is full").
+		WithHint("the operator has to make room where the database is; then try again").Caused(cause)
+}
+
 // explainPostgres knows the SQLSTATE classes that are not this program's fault.
 func explainPostgres(pg *pgconn.PgError, err error) error {
 	switch {
 	case pg.Code == "53100":
-		return unavailable("the database's disk is full", err)
+		return diskFull(err)
 	case pg.Code == "55P03" || pg.Code == "57014" || pg.Code == "25P03":
 		return unavailable("the database did not answer in time", err)
 	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57"), strings.HasPrefix(pg.Code, "58"),
@@ -130,7 +136,7 @@ func explainSQLite(code int, err error) error {
 			return workbench.E(workbench.CodeConflict, "it exists already and cannot change").Caused(err)
 		}
 	case sqlite3.SQLITE_FULL:
-		return unavailable("the database's disk is full", err)
+		return diskFull(err)
 	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
 		return unavailable("the database's disk failed", err)
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:

@@ -75,7 +75,8 @@ func (db *DB) AcquireLease(ctx context.Context, sessionID, engineID string, ttl 
 		}
 		live := owner != "" && expires > now
 		if live && owner != engineID {
-			return workbench.E(workbench.CodeConflict, "another engine owns the session")
+			return workbench.E(workbench.CodeConflict, "another engine owns the session").
+				WithHint("try again in a moment; where servers share a database, ask the one that has the session")
 		}
 		if live && expires-now > ttl.Microseconds()/2 {
 			return nil // long enough: an own lease costs no write

@@ -145,6 +145,9 @@ func TestSQLiteFullDisk(t *testing.T) {
 		r, err := c.admit(t.Context(), key)
 		if err != nil {
 			wantCode(t, err, workbench.CodeUnavailable)
+			if hint := workbench.AsError(err).Hint; hint != "the operator has to make room where the database is; then try again" {
+				t.Errorf("a full disk has the hint %q", hint)
+			}
 			break
 		}
 		kept[key] = r.ID
