@@ -78,6 +78,7 @@ func badRequests(session, run, file string) []badRequest {
 		post("timeout beyond 64 bits", runs, code(`,"timeoutMs":1e300`), 400, "limit_out_of_range", "timeoutMs"),
 		post("output 0", runs, code(`,"outputBytes":0`), 400, "limit_out_of_range", "outputBytes"),
 		post("output over the ceiling", runs, code(`,"outputBytes":2097153`), 400, "limit_out_of_range", "outputBytes"),
+		post("key empty", runs, code(`,"idempotencyKey":""`), 400, "invalid_request", "idempotencyKey"),
 		post("key too long", runs, code(`,"idempotencyKey":"`+strings.Repeat("k", 256)+`"`), 400, "invalid_request", "idempotencyKey"),
 		post("key with a control character", runs, code(`,"idempotencyKey":"a\u0007"`), 400, "invalid_request", "idempotencyKey"),
 		post("key header empty", runs, code(""), 400, "invalid_request", "Idempotency-Key", "Idempotency-Key", `""`),
@@ -221,6 +222,12 @@ func TestNoRouteAndNoJSONSayWhere(t *testing.T) {
 	}
 	if x := w.Do("POST", "/v1/workbench/sessions", key, `{"agent":a}`); x.Status != 400 || x.Text("detail") != "the body is not valid JSON (byte 9)" {
 		t.Errorf("a body that is malformed: %d %s", x.Status, x.Body)
+	}
+	if x := w.Do("POST", "/v1/workbench/sessions", key, "\ufeff{}", "Content-Type", "application/json"); x.Status != 400 || x.Text("detail") != "the body begins with a byte order mark" || x.Text("hint") == "" {
+		t.Errorf("a body with a byte order mark: %d %s", x.Status, x.Body)
+	}
+	if x := w.Do("POST", "/v1/workbench/sessions", key, `{"limits":{"timeoutMs":1e400}}`); x.Status != 400 || x.Text("code") != "limit_out_of_range" || x.Text("field") != "limits.timeoutMs" {
+		t.Errorf("a number beyond every range: %d %s", x.Status, x.Body)
 	}
 }
 

@@ -100,6 +100,9 @@ func parseStrict(raw []byte) (any, error) {
 	if !utf8.Valid(raw) {
 		return nil, invalid("", "the body is not valid UTF-8").WithHint("send binary data as a retained file")
 	}
+	if bytes.HasPrefix(raw, byteOrderMark) {
+		return nil, invalid("", "the body begins with a byte order mark").WithHint("send it without one, as UTF-8 alone")
+	}
 	if halfPair(raw) {
 		return nil, invalid("", "the body holds half of a surrogate pair, which is no character").
 			WithHint("write characters beyond U+FFFF as themselves, or as two \\u escapes")
@@ -158,7 +161,7 @@ func escapedUnit(b []byte) (uint64, bool) {
 func parseValue(d *json.Decoder, depth int, path string) (any, error) {
 	token, err := d.Token()
 	if err != nil {
-		return nil, notJSON(d, err)
+		return nil, notJSON(d, path, err)
 	}
 	open, ok := token.(json.Delim)
 	if !ok {
@@ -177,15 +180,23 @@ func parseValue(d *json.Decoder, depth int, path string) (any, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); err != nil { // the closing bracket
-		return nil, notJSON(d, err)
+		return nil, notJSON(d, path, err)
 	}
 	return value, nil
 }
 
-// notJSON says where the body stops to be JSON. err is what the decoder said.
-func notJSON(d *json.Decoder, err error) error {
+// byteOrderMark is what some editors and shells begin a text with.
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
+// notJSON says where the body stops to be JSON, or to be of use. err is what the
+// decoder said, path the field it was at.
+func notJSON(d *json.Decoder, path string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return invalid("", "the body is not valid JSON: it ends too early").WithHint("close every quote and bracket")
+	}
+	var number *json.UnmarshalTypeError
+	if errors.As(err, &number) { // nothing else is made of a bare token
+		return workbench.E(workbench.CodeLimitOutOfRange, "a number is beyond every range").WithField(path).WithHint("send a smaller number")
 	}
 	return invalid("", "the body is not valid JSON (byte %d)", d.InputOffset()).WithHint("look at that byte, counted from 0; quotes and backslashes inside a text are written \\\" and \\\\")
 }
@@ -208,7 +219,7 @@ func parseObject(d *json.Decoder, depth int, path string) (any, error) {
 		token, err := d.Token()
 		name, ok := token.(string)
 		if err != nil || !ok {
-			return nil, notJSON(d, err)
+			return nil, notJSON(d, path, err)
 		}
 		at := fieldName(name)
 		if path != "" {

@@ -62,7 +62,9 @@ func (c *call) content(name, mimeType, sha256 string, content io.ReadSeekCloser)
 	}
 	w := &rangeWriter{reply: c.w}
 	guarded := &guardedContent{ReadSeeker: content}
-	if !strings.HasPrefix(c.r.Header.Get("Range"), "bytes=") {
+	if ranges, ok := strings.CutPrefix(c.r.Header.Get("Range"), "bytes="); ok {
+		c.r.Header.Set("Range", "bytes="+plainRanges(ranges))
+	} else {
 		c.r.Header.Del("Range") // of a unit that is not known here: to be ignored
 	}
 	http.ServeContent(w, c.r, "", time.Time{}, guarded)
@@ -79,12 +81,45 @@ func (c *call) content(name, mimeType, sha256 string, content io.ReadSeekCloser)
 		if c.w.status == 0 {
 			return guarded.err
 		}
-		// Part of the file is out already: cut the connection, so that a cut
-		// file does not look whole.
-		c.w.fail(guarded.err)
-		panic(http.ErrAbortHandler)
+		return c.w.cutOff(guarded.err)
 	}
 	return nil
+}
+
+// plainRanges has net/http read what it reads otherwise than RFC 9110: numbers
+// beyond 64 bits are as good as the largest, and a suffix of no bytes is a range
+// that no content satisfies, as one that begins behind every end is.
+func plainRanges(ranges string) string {
+	specs := strings.Split(ranges, ",")
+	for i, spec := range specs {
+		first, last, ok := strings.Cut(strings.TrimSpace(spec), "-")
+		if !ok || strings.Trim(first+last, "0123456789") != "" {
+			continue // net/http refuses it
+		}
+		first, last = cappedNumber(first), cappedNumber(last)
+		if first == "" && last == "0" {
+			first, last = maxOffset, ""
+		}
+		specs[i] = first + "-" + last
+	}
+	return strings.Join(specs, ",")
+}
+
+const maxOffset = "9223372036854775807"
+
+// cappedNumber is a decimal number without leading zeros, at most maxOffset.
+func cappedNumber(digits string) string {
+	if digits == "" {
+		return ""
+	}
+	digits = strings.TrimLeft(digits, "0")
+	switch {
+	case digits == "":
+		return "0"
+	case len(digits) > len(maxOffset) || len(digits) == len(maxOffset) && digits > maxOffset:
+		return maxOffset
+	}
+	return digits
 }
 
 // rangeWriter holds back the answers 412 and 416, which are problems here.

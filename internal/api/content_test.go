@@ -37,6 +37,9 @@ func TestDownloads(t *testing.T) {
 		{"first bytes", "GET", []string{"Range", "bytes=0-7"}, 206, "<script>", "bytes 0-7/25"},
 		{"last bytes", "GET", []string{"Range", "bytes=-9"}, 206, "</script>", "bytes 16-24/25"},
 		{"from an offset", "GET", []string{"Range", "bytes=16-"}, 206, "</script>", "bytes 16-24/25"},
+		{"up to beyond every number", "GET", []string{"Range", "bytes=16-18446744073709551615"}, 206, "</script>", "bytes 16-24/25"},
+		{"more than all at the end", "GET", []string{"Range", "bytes=-99999999999999999999"}, 206, "<script>alert(1)</script>", "bytes 0-24/25"},
+		{"nothing at the end, and something", "GET", []string{"Range", "bytes=-0, 0-0"}, 206, "<", "bytes 0-0/25"},
 		{"If-Range of this content", "GET", []string{"Range", "bytes=0-0", "If-Range", tag}, 206, "<", "bytes 0-0/25"},
 		{"If-Range of another", "GET", []string{"Range", "bytes=0-0", "If-Range", `"other"`}, 200, "<script>alert(1)</script>", ""},
 		{"If-None-Match", "GET", []string{"If-None-Match", tag}, 304, "", ""},
@@ -50,8 +53,10 @@ func TestDownloads(t *testing.T) {
 			t.Errorf("%s: %d %q %q", c.name, x.Status, x.Body, x.Header.Get("Content-Range"))
 		}
 	}
-	if x := w.Do("GET", path, key, "", "Range", "bytes=25-"); x.Header.Get("Content-Range") != "bytes */25" || x.Header.Get("Content-Disposition") != "" {
-		t.Errorf("416 has the headers %s", x.Header)
+	for _, ranges := range []string{"bytes=25-", "bytes=-0", "bytes=-00", "bytes=99999999999999999999-"} {
+		if x := w.Do("GET", path, key, "", "Range", ranges); x.Status != 416 || x.Header.Get("Content-Range") != "bytes */25" || x.Header.Get("Content-Disposition") != "" {
+			t.Errorf("%s: %d with the headers %s", ranges, x.Status, x.Header)
+		}
 	}
 	if x := w.Do("GET", path, key, "", "If-Match", `"other"`); x.Status != 412 || x.Text("code") != "version_mismatch" || x.Text("field") != "If-Match" {
 		t.Errorf("If-Match of another content: %d %s", x.Status, x.Body)

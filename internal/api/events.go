@@ -319,9 +319,11 @@ func (e *runStream) tail() ([]Chunk, error) {
 // client resumes where it was.
 func (e *eventStream) finish(err error) error {
 	e.mu.Lock()
-	begun := e.begun
+	begun, broken := e.begun, e.err
 	e.mu.Unlock()
 	switch {
+	case err != nil && broken != nil:
+		return workbench.E(workbench.CodeCancelled, "the client went away before the end of the stream").Caused(err)
 	case err == nil && !begun:
 		e.c.w.WriteHeader(http.StatusNoContent)
 		return nil

@@ -36,6 +36,8 @@ type reply struct {
 	status    int
 	bytes     int64
 	err       error // what went wrong, for the log
+	gone      bool  // the client takes nothing any more
+	cut       bool  // the connection ends with the answer
 	unread    *countedBody
 }
 
@@ -64,7 +66,27 @@ func (w *reply) Write(b []byte) (int, error) {
 	w.deadline()
 	n, err := w.ResponseWriter.Write(b)
 	w.bytes += int64(n)
-	return n, err
+	return n, w.sent(err)
+}
+
+// sent remembers that a client takes nothing any more. What else a write can
+// fail at is a mistake of ours.
+func (w *reply) sent(err error) error {
+	if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrContentLength) {
+		w.gone = true
+	}
+	return err
+}
+
+// cutOff has the connection cut behind an answer of which part is out and the
+// rest cannot follow, so that it does not look whole. It returns what to tell of
+// it: err, or request_cancelled where it is the client that has gone.
+func (w *reply) cutOff(err error) error {
+	w.cut = true
+	if w.gone {
+		return workbench.E(workbench.CodeCancelled, "the client went away before it had the whole answer").Caused(err)
+	}
+	return err
 }
 
 // deadline moves the connection's write deadline. A writer without one, as in
@@ -78,13 +100,7 @@ func (w *reply) flush() error {
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil
 	}
-	return err
-}
-
-func (w *reply) fail(err error) {
-	if w.err == nil {
-		w.err = err
-	}
+	return w.sent(err)
 }
 
 // countedBody counts what was read of a request.

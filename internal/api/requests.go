@@ -119,7 +119,7 @@ type RunOptions struct {
 	OutputBytes    *int64            `json:"outputBytes,omitempty" doc:"captured per stream; the rest goes to a retained file"`
 	ArtifactIDs    []SelectInput     `json:"artifactIds,omitempty" maxItems:"100" doc:"retained files to put into the workspace first"`
 	Keep           []string          `json:"keep,omitempty" maxItems:"20" doc:"globs of files to retain after the run"`
-	IdempotencyKey string            `json:"idempotencyKey,omitempty" maxLength:"255" doc:"the same key and request give the same run; the header Idempotency-Key says the same"`
+	IdempotencyKey string            `json:"idempotencyKey,omitempty" minLength:"1" maxLength:"255" doc:"the same key and request give the same run; the header Idempotency-Key says the same"`
 
 	ContextID     *string                     `json:"contextId,omitempty" maxLength:"64" doc:"makes it a cell of that context; \"default\" needs no creating"`
 	OnLostContext workbench.LostContextPolicy `json:"onLostContext,omitempty" doc:"cells: what to do when the context's variables are gone and nobody was told; default fail, and restart runs in a fresh interpreter with a notice"`

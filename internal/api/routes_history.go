@@ -185,8 +185,7 @@ func (c *call) archive(write archiveWriter) error {
 		err = out.Flush()
 	}
 	if err != nil && c.w.status != 0 {
-		c.w.fail(err)
-		panic(http.ErrAbortHandler)
+		return c.w.cutOff(err)
 	}
 	return err
 }
@@ -236,9 +235,8 @@ func (c *call) compare(load func() (workbench.Compared, error)) error {
 		if at.Cursor = p.Next; at.Cursor == "" {
 			return nil
 		}
-		if p, err = pages(c.ctx, at); err != nil { // part of it is out: it must not look whole
-			c.w.fail(err)
-			panic(http.ErrAbortHandler)
+		if p, err = pages(c.ctx, at); err != nil {
+			return c.w.cutOff(err)
 		}
 	}
 }

@@ -158,6 +158,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
 	counted := &countedBody{ReadCloser: r.Body}
+	// A copy: net/http looks at the body it made itself to know how much of it is
+	// unread, and whether the client waits for a go-ahead. With another one in its
+	// place it holds the answer back until the client has sent.
+	r = r.WithContext(r.Context())
 	r.Body, rw.unread = counted, counted
 	rw.head = r.Method == http.MethodHead
 	if r.ContentLength != 0 {
@@ -172,6 +176,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		took := s.o.Clock().Sub(start)
 		s.o.Metrics.Request(rw.route, method(r.Method), rw.status, took, counted.n, rw.bytes)
 		s.logRequest(r, rw, took)
+		if rw.cut {
+			panic(http.ErrAbortHandler)
+		}
 	}()
 	if _, pattern := s.mux.Handler(r); pattern == "" || path.Clean(r.URL.Path) != r.URL.Path {
 		s.noRoute(rw, r)
@@ -183,13 +190,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // panicked answers internal, unless the answer has begun: then the connection
 // is cut, so that a cut answer does not look whole.
 func (s *Server) panicked(w *reply, v any) {
-	if v == http.ErrAbortHandler { //nolint:errorlint // net/http panics with this very value
-		w.fail(http.ErrAbortHandler)
-		panic(v)
-	}
 	s.log.Error("panic in a handler", "requestId", w.requestID, "route", w.route, "panic", v, "stack", string(debug.Stack()))
 	if w.status != 0 {
-		panic(http.ErrAbortHandler)
+		w.cut = true
+		return
 	}
 	writeProblem(w, workbench.E(workbench.CodeInternal, "something went wrong on the server").
 		WithHint("try again; if it persists, quote the request id to the operator"), w.requestID)

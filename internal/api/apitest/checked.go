@@ -110,6 +110,7 @@ func (c *Checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	seen := *r
 	seenURL := *r.URL
 	seen.URL = &seenURL
+	r = r.WithContext(r.Context()) // net/http looks at the body it made itself
 	r.Body = request
 	defer func() {
 		if v := recover(); v != nil {
