@@ -42,6 +42,22 @@ type CellError struct {
 	Traceback string `json:"traceback"`
 }
 
+// maxHeadline bounds an error's headline, in bytes.
+const maxHeadline = 200
+
+// Headline is the error in a line: its name and the first line of what it says,
+// shortened.
+func (e CellError) Headline() string {
+	line, _, _ := strings.Cut(e.Value, "\n")
+	if line = strings.TrimSpace(line); line != "" {
+		line = ": " + line
+	}
+	if line = e.Name + line; len(line) > maxHeadline {
+		line = TextOf([]byte(line)[:CutText([]byte(line), maxHeadline, false)]) + "…"
+	}
+	return line
+}
+
 // LastError is what the last result of type error says, nil if there is none
 // or it is too large to be among the results.
 func LastError(all []Result) *CellError {

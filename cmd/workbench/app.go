@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/api"
 	"github.com/workbenchdev/workbench/internal/terminal"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
@@ -30,6 +31,7 @@ type app struct {
 
 	connection connection
 	json       bool
+	command    *cobra.Command // that runs; nil before
 }
 
 func newApp(in, out, errOut *os.File) *app {
@@ -72,7 +74,10 @@ func (a *app) rootCommand() *cobra.Command {
 	}
 	group(root)
 	root.SetFlagErrorFunc(flagError)
-	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.fitsCommand(c) }
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		a.command = c
+		return a.fitsCommand(c)
+	}
 	a.connection.flags(root.PersistentFlags())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(a.serveCommand(), a.runCommand(), a.sessionCommand(), a.artifactCommand(), a.runsCommand(), a.contextsCommand(), a.filesCommand(), a.commitsCommand(), a.sizesCommand(),
@@ -125,7 +130,26 @@ func flagError(c *cobra.Command, err error) error {
 		}
 		return told.WithHint("units are ms, s, m and h, as in 1m30s")
 	}
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
+		if near := api.Nearest(unknown.GetSpecifiedName(), flagNames(c)); near != "" {
+			return workbench.E(workbench.CodeInvalidRequest, "%v", err).WithHint("did you mean --%s?", near)
+		}
+	}
 	return usageError(c, "%v", err)
+}
+
+// flagNames are the flags that c takes.
+func flagNames(c *cobra.Command) []string {
+	var all []string
+	add := func(f *pflag.Flag) {
+		if !f.Hidden {
+			all = append(all, f.Name)
+		}
+	}
+	c.Flags().VisitAll(add)
+	c.InheritedFlags().VisitAll(add)
+	return all
 }
 
 // hereOnly are the commands that never speak to a server.

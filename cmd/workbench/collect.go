@@ -69,7 +69,7 @@ func (a *app) collect(ctx context.Context, client *client, r workbench.Receipt, 
 		return all, nil
 	}
 	c := collector{ctx: ctx, client: client, dir: dir, taken: map[string]bool{}}
-	err := errors.Join(c.artifacts(r.Artifacts), c.images(r), c.changes(r))
+	err := errors.Join(c.artifacts(r.Artifacts), c.results(r), c.changes(r))
 	if c.links > maxLinksShown {
 		c.saved = append(c.saved, savedFile{origin: "…", path: "further links", bytes: -1, why: fmt.Sprintf("%d in all", c.links)})
 	}
@@ -101,17 +101,17 @@ func (c *collector) artifacts(all []workbench.Artifact) error {
 	return nil
 }
 
-// images writes the images that the run showed; those that are retained files
+// results writes what the run showed beside text; forms that are retained files
 // are there already.
-func (c *collector) images(r workbench.Receipt) error {
+func (c *collector) results(r workbench.Receipt) error {
 	for _, shown := range r.Results {
 		for _, t := range slices.Sorted(maps.Keys(shown.Data)) {
-			ending, ok := imageEndings[t]
+			ending, ok := resultEndings[t]
 			if !ok {
 				continue
 			}
 			name := fmt.Sprintf("results/%s.%d%s", r.ID, shown.Index, ending)
-			err := c.write(savedFile{path: name, bytes: -1, origin: "result"}, func(w io.Writer) error {
+			err := c.write(savedFile{path: name, bytes: formBytes(t, shown.Data[t]), origin: "result"}, func(w io.Writer) error {
 				_, err := c.client.DownloadResult(c.ctx, r.ID, shown.Index, t, w)
 				return err
 			})
@@ -122,9 +122,6 @@ func (c *collector) images(r workbench.Receipt) error {
 	}
 	return nil
 }
-
-// imageEndings are the images that are written, with how their names end.
-var imageEndings = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/svg+xml": ".svg", "image/gif": ".gif", "image/webp": ".webp"}
 
 func (c *collector) changes(r workbench.Receipt) error {
 	if r.Files.Total == 0 {

@@ -164,7 +164,7 @@ func (a *app) listDiff(ctx context.Context, client *client, ofRun bool, from, id
 	}
 	return a.print(all, func() error {
 		if !all.Exclusive && len(all.RunIDs) > 0 {
-			a.note("other code, or changes from outside, had a part in this")
+			a.note(othersHadAPart)
 		}
 		rows := [][]string{}
 		for _, d := range all.Items {

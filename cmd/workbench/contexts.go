@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -133,23 +132,4 @@ func (a *app) showContext(c workbench.Context) error {
 	}
 	return a.fields("context", c.ID, "session", c.SessionID, "language", string(c.Language), "state", string(c.State), "lost", lost, "cell", c.RunID,
 		"cells", strconv.FormatInt(c.Cells, 10), "cwd", c.Dir, "generation", strconv.FormatInt(c.Generation, 10), "created", a.when(c.CreatedAt), "last used", a.when(c.LastUsedAt))
-}
-
-// shownText is what of a result a person reads: its plain text, unless it is an
-// image, or something that the output holds too.
-func shownText(r workbench.Result) (string, bool) {
-	if r.Type != workbench.ResultValue && r.Type != workbench.ResultDisplay {
-		return "", false
-	}
-	for t := range r.Data {
-		if strings.HasPrefix(t, "image/") {
-			return "", false
-		}
-	}
-	for t := range r.Artifacts {
-		if strings.HasPrefix(t, "image/") {
-			return "", false
-		}
-	}
-	return r.Text("text/plain")
 }

@@ -110,6 +110,6 @@ func (a *app) readable(all []doctor.Finding) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(a.out, "\n%d ok, %d warned, %d missing, %d failed\n", count[doctor.OK], count[doctor.Warned], count[doctor.Missing], count[doctor.Failed])
+	_, err := fmt.Fprintf(a.out, "\n%d ok, %d warned, %d optional and not there, %d failed\n", count[doctor.OK], count[doctor.Warned], count[doctor.Optional], count[doctor.Failed])
 	return err
 }

@@ -33,8 +33,8 @@ func (a *app) inputs(args []string) ([]input, error) {
 			return nil, err
 		}
 		for _, in := range found {
-			if in.path, err = workbench.CleanPath("file", in.path); err != nil {
-				return nil, naming(err, in.file)
+			if in.path, err = workbench.CleanPath("--file "+in.arg, in.path); err != nil {
+				return nil, workbench.AsError(err).WithField("file")
 			}
 			if other, there := taken[in.path]; there {
 				return nil, workbench.E(workbench.CodePathConflict, "--file %s and --file %s would be at the same path: %s", other.arg, arg, in.path).WithField("file").

@@ -326,17 +326,23 @@ func exitOf(r workbench.Run) int {
 // summary says on stderr how the run ended and where its files are.
 // again is what makes a later command speak to the same server.
 func (a *app) summary(r workbench.Receipt, saved []savedFile, out, again string) {
-	a.note("%s", ending(r.Run))
+	a.note("%s", a.words(ending(r.Run)))
 	if len(r.LimitsHit) > 0 {
 		a.note("limits met: %s", strings.Join(r.LimitsHit, ", "))
 	}
 	for _, n := range r.Notices {
-		a.note("%s: %s", n.Code, n.Detail)
+		a.note("%s: %s", n.Code, a.words(n.Detail))
 	}
 	a.cut(workbench.Stdout, r.Outputs.Stdout, again)
 	a.cut(workbench.Stderr, r.Outputs.Stderr, again)
 	for _, s := range saved {
 		a.note("%s", s.line())
+	}
+	if n, types := unprinted(r.Results); out == "" && n > 0 {
+		a.note("the run showed %s (%s): workbench runs files %s --out DIR%s brings %s here", counted(n, "result"), strings.Join(types, ", "), r.ID, again, themOrIt(n))
+	}
+	if shared := sharedChanges(r.Run); shared != "" {
+		a.note("what changed in the workspace is shared: %s", shared)
 	}
 	if n := toFetch(r); out == "" && n > 0 {
 		a.note("the run changed %s: workbench runs files %s --out DIR%s brings %s here", counted(n, "file"), r.ID, again, themOrIt(n))

@@ -68,10 +68,10 @@ func (a *app) runsShow(l *local) *cobra.Command {
 }
 
 func (a *app) showRun(r workbench.Receipt) error {
-	err := a.fields("run", r.ID, "session", r.SessionID, "status", string(r.Status), "reason", string(r.Reason), "message", r.Message,
-		"language", string(r.Language), "context", r.ContextID, "exit code", exitCode(r.Run), "signal", r.Signal, "took", took(r.Run), "queued for", millis(r.QueuedMs),
+	err := a.fields("run", r.ID, "session", r.SessionID, "status", string(r.Status), "reason", string(r.Reason), "message", a.words(r.Message),
+		"error", errorName(r), "lane", string(r.Lane), "language", string(r.Language), "context", r.ContextID, "cell", cellNumber(r.Run), "exit code", exitCode(r.Run), "signal", r.Signal, "took", took(r.Run), "queued for", millis(r.QueuedMs),
 		"stdout", a.bytes(r.Outputs.Stdout.TotalBytes), "stderr", a.bytes(r.Outputs.Stderr.TotalBytes),
-		"driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),
+		"commit", r.CommitID, "shared", sharedChanges(r.Run), "driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),
 		"created", a.when(r.CreatedAt), "started", a.whenever(r.StartedAt), "finished", a.whenever(r.FinishedAt))
 	if err != nil {
 		return err
@@ -82,8 +82,15 @@ func (a *app) showRun(r workbench.Receipt) error {
 		}
 	}
 	for _, n := range r.Notices {
-		if err := a.fields("notice", n.Code+": "+n.Detail); err != nil {
+		if err := a.fields("notice", n.Code+": "+a.words(n.Detail)); err != nil {
 			return err
+		}
+	}
+	for _, shown := range r.Results {
+		if forms := formsOf(shown); forms != "" {
+			if err := a.fields("showed", fmt.Sprintf("%d  %s  %s", shown.Index, shown.Type, forms)); err != nil {
+				return err
+			}
 		}
 	}
 	for _, f := range r.Artifacts {
@@ -115,15 +122,20 @@ func (a *app) runsCancel(l *local) *cobra.Command {
 
 func (a *app) runsEvents(l *local) *cobra.Command {
 	var after int64
+	var full bool
 	c := &cobra.Command{
 		Use: "events RUN", Short: "Follow a run's log until its end", Args: exactly(1),
+		Long: "Prints the events of a run as they come, until its end. On a terminal what the run showed is told by type and size; piped, as JSON, or with --full it is printed whole.",
 		RunE: func(c *cobra.Command, args []string) error {
+			if after < 0 {
+				return workbench.E(workbench.CodeInvalidRequest, "after must not be negative").WithField("after").WithHint("leave after out to begin with the first")
+			}
 			return a.withClient(c, l, func(ctx context.Context, client *client) error {
 				for e, err := range client.Events(ctx, args[0], after) {
 					if err != nil {
 						return err
 					}
-					if err := a.event(e); err != nil {
+					if err := a.event(e, full || !a.outTTY); err != nil {
 						return err
 					}
 				}
@@ -132,11 +144,12 @@ func (a *app) runsEvents(l *local) *cobra.Command {
 		},
 	}
 	c.Flags().Int64Var(&after, "after", 0, "only events behind this number")
+	c.Flags().BoolVar(&full, "full", false, "print results whole on a terminal, too")
 	return c
 }
 
-// event prints one event of a run.
-func (a *app) event(e sdk.Event) error {
+// event prints one event of a run; results whole, or by type and size.
+func (a *app) event(e sdk.Event, full bool) error {
 	what := string(e.Meta)
 	if e.Result != nil {
 		raw, err := json.Marshal(e.Result)
@@ -144,6 +157,9 @@ func (a *app) event(e sdk.Event) error {
 			return err
 		}
 		what = string(raw)
+		if !full {
+			what = fmt.Sprintf("%d %s  %s", e.Result.Index, e.Result.Type, formsOf(*e.Result))
+		}
 	}
 	if e.Kind == workbench.LogOutput {
 		what = fmt.Sprintf("%s@%d %s", e.Stream, e.Offset, e.Text)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/api"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
 
@@ -205,7 +206,11 @@ func (a *app) showSession(s workbench.Session) error {
 			kept = a.bytes(s.Suspended.Bytes)
 		}
 	}
-	return a.fields("session", s.ID, "state", string(s.State), "kind", string(s.Kind), "agent", s.Agent, "labels", strings.Join(labels, ", "),
+	var from []string
+	if f := s.ForkedFrom; f != nil {
+		from = slices.DeleteFunc([]string{f.SessionID, f.RunID, f.CommitID}, func(id string) bool { return id == "" })
+	}
+	return a.fields("session", s.ID, "forked from", strings.Join(from, ", "), "state", string(s.State), "kind", string(s.Kind), "agent", s.Agent, "labels", strings.Join(labels, ", "),
 		"tools", strings.Join(tools, ", "), "connections", strings.Join(s.Aliases, ", "),
 		"size", s.Size, "memory", a.bytes(s.Limits.MemoryBytes), "workspace", a.bytes(s.Limits.WorkspaceBytes), "timeout", millis(s.Limits.TimeoutMs),
 		"driver", s.Driver, "isolation", s.Isolation, "image", s.Image,
@@ -307,6 +312,9 @@ func (a *app) sessionEvents(l *local) *cobra.Command {
 	c := &cobra.Command{
 		Use: "events SESSION", Short: "Follow what happens to a session until its end", Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if after < 0 {
+				return workbench.E(workbench.CodeInvalidRequest, "after must not be negative").WithField("after").WithHint("leave after out to begin with the first")
+			}
 			return a.withClient(c, l, func(ctx context.Context, client *client) error {
 				for e, err := range client.SessionEvents(ctx, args[0], after) {
 					if err != nil {
@@ -401,10 +409,8 @@ func noSuchLimit(given map[string]int64) error {
 		if slices.Contains(limits, name) {
 			continue
 		}
-		for _, limit := range limits {
-			if len(name) >= 3 && strings.HasPrefix(strings.ToLower(limit), strings.ToLower(name)) {
-				return workbench.E(workbench.CodeInvalidRequest, "--set-limit knows no limit %q", name).WithField("set-limit").WithHint("did you mean %s?", limit)
-			}
+		if near := api.Nearest(name, limits); near != "" {
+			return workbench.E(workbench.CodeInvalidRequest, "--set-limit knows no limit %q", name).WithField("set-limit").WithHint("did you mean %s?", near)
 		}
 		return workbench.E(workbench.CodeInvalidRequest, "--set-limit knows no limit %q", name).WithField("set-limit").WithHint("limits are %s", strings.Join(limits, ", "))
 	}

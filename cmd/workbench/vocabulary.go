@@ -43,7 +43,8 @@ var vocabularies = map[string]map[string]string{
 	"workbench artifact upload":  {"name": "--name", "path": "--path", "Content-Type": "--type"},
 	"workbench runs list":        {"status": "--status"},
 	"workbench runs output":      {"stream": "--stream", "offset": "--offset"},
-	"workbench runs events":      {"after": "--after"},
+	"workbench runs events":      {"after": "--after", "Last-Event-ID": "--after"},
+	"workbench session events":   {"after": "--after", "Last-Event-ID": "--after"},
 	"workbench key create": {
 		"kind": "--kind", "name": "--name", "tenant": "--tenant", "user": "--user", "tenants": "--tenants", "scopes": "--scope", "sessionId": "--session",
 		"contents": "--contents", "expiresAt": "--ttl",
@@ -53,6 +54,7 @@ var vocabularies = map[string]map[string]string{
 // anywhere are the names that mean the same to every command.
 var anywhere = map[string]string{
 	"limit": "--limit", "cursor": "--cursor", "server": "--server", "driver": "--driver", "Workbench-Tenant": "--tenant", "Workbench-End-User": "--end-user", "Workbench-Group": "--group",
+	"artifactIds": "--file", "keep": "--keep", // of a run that is looked at
 }
 
 // advice are the server's hints that speak of requests, and what to do about
@@ -60,6 +62,14 @@ var anywhere = map[string]string{
 var advice = []struct{ said, means string }{
 	{"GET /v1/workbench/runtime-tiers", "workbench sizes"},
 	{"POST /v1/workbench/keys", "workbench key create"},
+	{"send one of them: GET /v1/workbench/sessions/{id}/commits lists the commits", "give one of them: workbench commits list SESSION lists the commits"},
+	{"limits.timeoutMs of the session; its limits.maxTimeoutMs is the longest", "the session's default; its limit maxTimeoutMs is the longest"},
+	{"background: true for a run of up to 3600000 ms", "--background for a run of up to 60m"},
+	{"limits.maxTimeoutMs of the session is a foreground run's longest", "the session's limit maxTimeoutMs is a foreground run's longest"},
+	{"configure the session with a higher limits.workspaceBytes", "give the session more room: workbench session configure SESSION --set-limit workspaceBytes=SIZE"},
+	{"send env when the context is created", "give --env to workbench contexts create"},
+	{"send the id of the last event seen, or leave the header out to begin at the first", "give --after the number of the last event seen, or leave it out to begin at the first"},
+	{"reconnect with the last event id", "run it again with --after and the number of the last event"},
 	{"create it with POST …/sessions/{id}/contexts", "create it with workbench contexts create"},
 	{"send the cell to a context of its language: POST …/contexts makes one", "name a context of its language: workbench contexts create makes one"},
 	{"and so does a cell with \"onLostContext\": \"restart\"", "and so does --on-lost restart"},
@@ -83,6 +93,7 @@ var advice = []struct{ said, means string }{
 	{"send the program to run", "give a program that is not empty"},
 	{"see /openapi.json for its form", "HELP --help"}, {"see /openapi.json for its fields", "HELP --help"}, {"see /openapi.json for its type", "HELP --help"},
 	{"see /openapi.json", "check the address that --server or WORKBENCH_SERVER gives: it is the server's own, without a path of the API"}, // for a route that there is not
+	{"send the request again", "try again"},
 	{"the header ", ""},
 }
 
@@ -97,14 +108,10 @@ func translate(c *cobra.Command, e *workbench.Error) *workbench.Error {
 	if c == nil {
 		return e
 	}
-	t := translator{c: c, own: vocabularies[c.CommandPath()]}
+	t := translatorOf(c)
 	out := *e
 	flag, known := t.flag(e.Field)
-	for _, a := range advice {
-		means := strings.NewReplacer("FLAG", t.own["artifactIds"]+" NAME", "HELP", c.CommandPath()).Replace(a.means)
-		out.Detail = strings.ReplaceAll(out.Detail, a.said, means)
-		out.Hint = strings.ReplaceAll(out.Hint, a.said, means)
-	}
+	out.Detail, out.Hint = t.advise(out.Detail), t.advise(out.Hint)
 	if known {
 		if rest, ok := strings.CutPrefix(out.Detail, e.Field+" "); ok {
 			out.Detail = flag + " " + t.amounts(e.Field, rest)
@@ -127,9 +134,33 @@ func translate(c *cobra.Command, e *workbench.Error) *workbench.Error {
 	return &out
 }
 
+// words puts what the server says of a run into the words of the command in use.
+func (a *app) words(s string) string {
+	if a.command == nil {
+		return s
+	}
+	return translatorOf(a.command).text(s)
+}
+
 type translator struct {
 	c   *cobra.Command
 	own map[string]string
+}
+
+func translatorOf(c *cobra.Command) translator {
+	return translator{c: c, own: vocabularies[c.CommandPath()]}
+}
+
+// text is s with advice and fields as the command line has them.
+func (t translator) text(s string) string { return t.words(t.advise(s)) }
+
+func (t translator) advise(s string) string {
+	for _, a := range advice {
+		if strings.Contains(s, a.said) {
+			s = strings.ReplaceAll(s, a.said, strings.NewReplacer("FLAG", t.own["artifactIds"]+" NAME", "HELP", t.c.CommandPath()).Replace(a.means))
+		}
+	}
+	return s
 }
 
 // fieldWord is a word of a text that can only be a field's name: with a capital
@@ -149,8 +180,11 @@ var indexed = regexp.MustCompile(`^([A-Za-z]+)\[(\d+)\]`)
 
 // flag is what a field is called, with the value given if it is one of several.
 func (t translator) flag(field string) (string, bool) {
-	if name, ok := strings.CutPrefix(field, "limits."); ok && t.own["limits"] != "" {
-		return t.own["limits"] + " " + name, true
+	if name, ok := strings.CutPrefix(field, "limits."); ok {
+		if flag := t.own["limits"]; flag != "" {
+			return flag + " " + name, true
+		}
+		return "the session's " + name, true
 	}
 	index := -1
 	if m := indexed.FindStringSubmatch(field); m != nil {

@@ -2,7 +2,11 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -80,6 +84,46 @@ func TestErrorsSpeakOfFlags(t *testing.T) {
 				t.Errorf("detail %q, want %q\nhint %q, want %q", got.Detail, tc.detail, got.Hint, tc.hint)
 			}
 		})
+	}
+}
+
+var hintLiteral = regexp.MustCompile("(?:WithHint|workbench\\.E|Message = )[^\"`\n]*(\"(?:[^\"\\\\\n]|\\\\.)*\"|`[^`]*`)")
+
+var restWords = regexp.MustCompile(`/v1/|…/|\b(?:GET|POST|PUT|DELETE) |\blimits\.[a-z]|\b(?:keep|artifactIds)\[|: true\b`)
+
+// TestNoRouteReachesTheCommandLine: nothing that the engine says of a request or
+// a run is left in the words of the REST API.
+func TestNoRouteReachesTheCommandLine(t *testing.T) {
+	c := command(t, "run", "a.py", "--keep", "*.csv", "--file", "may.csv", "--file", "june.csv")
+	said := 0
+	for _, pattern := range []string{"../../*.go", "../../internal/engine/*.go", "../../internal/store/*.go", "../../internal/artifact/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			for _, found := range hintLiteral.FindAllStringSubmatch(string(source), -1) {
+				text, err := strconv.Unquote(found[1])
+				if err != nil {
+					t.Fatalf("%s: %s: %v", file, found[1], err)
+				}
+				said++
+				text = strings.NewReplacer("[%d]", "[0]", "up to %d ms", "up to 3600000 ms").Replace(text)
+				if got := translatorOf(c).text(text); restWords.MatchString(got) {
+					t.Errorf("%s: %q is told as %q", file, text, got)
+				}
+			}
+		}
+	}
+	if said < 200 {
+		t.Errorf("only %d texts were found", said)
 	}
 }
 

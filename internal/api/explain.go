@@ -122,7 +122,7 @@ func misfit(s *huma.Schema, field string, value any) *workbench.Error {
 // of the list, says which.
 func notListed(what, field, value string, allowed []string) *workbench.Error {
 	e := invalid(field, "%s must be one of %s", what, quotedList(allowed))
-	if near := nearest(value, allowed); near != "" {
+	if near := Nearest(value, allowed); near != "" {
 		return e.WithHint("did you mean %q?", near)
 	}
 	return e.WithHint("send one of these, spelled exactly so")
@@ -132,7 +132,7 @@ func notListed(what, field, value string, allowed []string) *workbench.Error {
 // the name is of: a field or a parameter.
 func unknownField(kind, field, name string, allowed []string) *workbench.Error {
 	e := workbench.E(workbench.CodeUnknownField, "the request has an unknown %s %s", kind, strconv.Quote(field)).WithField(field)
-	if near := nearest(name, allowed); near != "" {
+	if near := Nearest(name, allowed); near != "" {
 		return e.WithHint("did you mean %q?", near)
 	}
 	if len(allowed) == 0 {

@@ -58,6 +58,3 @@ func Violation(tree any) error {
 	b := &bodySchema{registry: registry, schema: registry.Schema(t, true, t.Name()), typ: t}
 	return b.validate(tree)
 }
-
-// Nearest is nearest.
-func Nearest(name string, allowed []string) string { return nearest(name, allowed) }

@@ -18,10 +18,10 @@ var meant = map[string][]string{
 	"js": {"javascript"}, "node": {"javascript"}, "ts": {"typescript"}, "py": {"python"}, "python3": {"python"}, "sh": {"bash"}, "shell": {"bash"},
 }
 
-// nearest is the allowed name that the given one was most likely meant to be,
+// Nearest is the allowed name that the given one was most likely meant to be,
 // "" if none comes near: the same but for case and separators, a known other
 // word, the beginning of one, or one or two slips away.
-func nearest(name string, allowed []string) string {
+func Nearest(name string, allowed []string) string {
 	if len(name) == 0 || len(name) > 64 {
 		return ""
 	}

@@ -14,13 +14,13 @@ import (
 type Outcome string
 
 // The outcomes. A failed check is required: without it no sandbox starts. A
-// warned one costs safety or comfort. A missing one is an option this host
-// does not offer.
+// warned one costs safety or comfort. An optional one is not there, and its detail says
+// what is lost with it.
 const (
-	OK      Outcome = "ok"
-	Warned  Outcome = "warned"
-	Missing Outcome = "missing"
-	Failed  Outcome = "failed"
+	OK       Outcome = "ok"
+	Warned   Outcome = "warned"
+	Optional Outcome = "optional"
+	Failed   Outcome = "failed"
 )
 
 // Finding is the result of one check.

@@ -108,15 +108,15 @@ func TestFindings(t *testing.T) {
 			big := workbench.StandardSizes()[2]
 			big.Limits.MemoryBytes, big.Limits.CPUs = 64<<30, 1
 			h.Sizes = append(h.Sizes, big)
-		}, "memory", doctor.Missing, "large needs"},
+		}, "memory", doctor.Optional, "large needs"},
 		{"no runsc", nil, func(h *doctor.Host) {
 			h.Embedded = map[string]string{"guest": "v1"}
 			h.Look = func(string) (string, error) { return "", os.ErrNotExist }
-		}, "runsc", doctor.Failed, "not in this build"},
+		}, "runsc", doctor.Failed, "neither in this build nor on this host"},
 		{"no runc", nil, func(h *doctor.Host) {
 			h.Embedded = map[string]string{"guest": "v1", "runsc": "v1"}
 			h.Look = func(string) (string, error) { return "", os.ErrNotExist }
-		}, "runc", doctor.Missing, "not in this build"},
+		}, "runc", doctor.Optional, "not there: neither in this build nor on this host; without it there is no --driver runc"},
 		{"no guest", nil, func(h *doctor.Host) { h.Embedded = nil }, "guest", doctor.Failed, "does not contain"},
 		{"a very old runc", nil, func(h *doctor.Host) { mustPrint(h, "runc", "runc version 1.1.5+ds1\ncommit: x\n") }, "runc", doctor.Warned, "CVE-2024-21626"},
 		{"a runc before November 2025", nil, func(h *doctor.Host) { mustPrint(h, "runc", "runc version 1.3.2\n") }, "runc", doctor.Warned, "CVE-2025-31133"},
@@ -126,7 +126,7 @@ func TestFindings(t *testing.T) {
 		{"a runsc that does not start", nil, func(h *doctor.Host) { h.Runtimes = map[string]string{"runsc": "/opt/runsc"} }, "runsc", doctor.Failed, "does not work"},
 		{"no images", nil, func(h *doctor.Host) { h.Images = nil }, "images", doctor.Failed, "none in /images"},
 		{"an image without EROFS", nil, func(h *doctor.Host) { h.Images[0].EROFS = false }, "images", doctor.Warned, "EROFS"},
-		{"no mmdebstrap", nil, func(h *doctor.Host) { h.Look = func(string) (string, error) { return "", os.ErrNotExist } }, "mmdebstrap", doctor.Missing, "not found"},
+		{"no mmdebstrap", nil, func(h *doctor.Host) { h.Look = func(string) (string, error) { return "", os.ErrNotExist } }, "mmdebstrap", doctor.Optional, "not there; without it workbench image build does not work"},
 		{"a full disk", nil, func(h *doctor.Host) { h.Free = func(string) (uint64, error) { return 1 << 20, nil } }, "disk-data", doctor.Failed, "1 MiB free at /data"},
 		{"a nearly full disk", nil, func(h *doctor.Host) { h.Free = func(string) (uint64, error) { return 1 << 30, nil } }, "disk-images", doctor.Warned, "1024 MiB free"},
 		{"core dumps to a program", map[string]string{"proc/sys/kernel/core_pattern": "|/usr/lib/systemd/systemd-coredump %P %u"}, nil, "core-dumps", doctor.Warned, "systemd-coredump"},

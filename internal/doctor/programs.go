@@ -11,7 +11,7 @@ import (
 func runtimes(ctx context.Context, h Host) []Finding {
 	all := guest(h)
 	all = append(all, h.runtime(ctx, "runsc", "gVisor, for hostile code; the default driver", Failed)...)
-	return append(all, h.runtime(ctx, "runc", "shares the host's kernel; for code that may be wrong", Missing)...)
+	return append(all, h.runtime(ctx, "runc", "shares the host's kernel; for code that may be wrong", Optional)...)
 }
 
 func guest(h Host) []Finding {
@@ -34,7 +34,7 @@ func (h Host) runtime(ctx context.Context, name, what string, without Outcome) [
 	if path, err := h.Look(name); err == nil {
 		return one(name, name, without, "not in this build; the host has "+path, "name it: --"+name+" "+path)
 	}
-	return one(name, name, without, "not in this build and not on this host ("+what+")", "use bin/workbench as make build makes it")
+	return one(name, name, without, "not there: neither in this build nor on this host; without it there is no --driver "+name+" ("+what+")", "use bin/workbench as make build makes it")
 }
 
 func (h Host) installed(ctx context.Context, name, path string, without Outcome) []Finding {
@@ -101,14 +101,14 @@ func images(_ context.Context, h Host) []Finding {
 func buildTools(_ context.Context, h Host) []Finding {
 	var all []Finding
 	for _, t := range []struct{ program, pack, what string }{
-		{"mmdebstrap", "mmdebstrap", "workbench image build"},
-		{"mkfs.erofs", "erofs-utils", "images that read faster under gVisor"},
+		{"mmdebstrap", "mmdebstrap", "workbench image build does not work"},
+		{"mkfs.erofs", "erofs-utils", "new images are read more slowly under gVisor"},
 	} {
 		if path, err := h.Look(t.program); err == nil {
 			all = append(all, one(t.program, t.program, OK, path, "")...)
 			continue
 		}
-		all = append(all, one(t.program, t.program, Missing, "not found; needed for "+t.what, "apt-get install "+t.pack)...)
+		all = append(all, one(t.program, t.program, Optional, "not there; without it "+t.what, "apt-get install "+t.pack)...)
 	}
 	return all
 }
@@ -120,5 +120,5 @@ func database(_ context.Context, h Host) []Finding {
 			return one(id, name, OK, path+" (optional: --database)", "")
 		}
 	}
-	return one(id, name, Missing, "not on this host; optional, SQLite is built in", "apt-get install postgresql, or name a server elsewhere with --database")
+	return one(id, name, Optional, "not there; without it there is SQLite alone, which is built in", "apt-get install postgresql, or name a server elsewhere with --database")
 }

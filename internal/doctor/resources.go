@@ -134,7 +134,7 @@ func memory(_ context.Context, h Host) []Finding {
 	case !standard:
 		return one(id, name, Failed, fmt.Sprintf("%d MiB of memory are not enough for one sandbox of the size %s", total>>20, workbench.DefaultSize), "use a host with more memory")
 	case len(not) > 0:
-		return one(id, "bigger sizes", Missing, strings.Join(not, ", ")+"; "+detail, "use a bigger host for the bigger sizes; sessions that ask for them are refused here")
+		return one(id, "bigger sizes", Optional, strings.Join(not, ", ")+", and sessions that ask for that are refused here; "+detail, "use a bigger host for the bigger sizes")
 	}
 	return one(id, name, OK, detail, "")
 }

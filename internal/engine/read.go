@@ -72,6 +72,9 @@ func (e *Engine) addContents(ctx context.Context, p workbench.Principal, r *work
 	if final && r.Status != workbench.StatusSucceeded {
 		r.Error = workbench.LastError(r.Results)
 	}
+	if r.Error != nil && r.Reason == workbench.ReasonExit { // a content: it is not among what is stored in plain
+		r.Message = r.Error.Headline()
+	}
 	captured := func(stream workbench.Stream) *string {
 		b := text[stream]
 		s := workbench.TextOf(b[:workbench.CutText(b, len(b), final)])

@@ -240,7 +240,7 @@ func (e *Engine) holdsNoMore(ctx context.Context, s workbench.Session) error {
 		return err
 	}
 	if _, bytes := takes(tree); bytes > s.Limits.WorkspaceBytes {
-		return workbench.E(workbench.CodeLimitOutOfRange, "limits.workspaceBytes must be at least %d: the workspace holds that much, in whole pages of %d bytes", bytes, pageBytes).
+		return workbench.E(workbench.CodeLimitOutOfRange, "limits.workspaceBytes must be at least %d: the workspace holds that much, in whole pages", bytes).
 			WithField("limits.workspaceBytes").WithHint("send at least that, or delete files from the workspace first")
 	}
 	return nil
