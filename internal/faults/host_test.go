@@ -156,15 +156,15 @@ func (w *world) mustRunning(ctx context.Context, session, key string) string {
 	return ""
 }
 
-// wantFile reads a file of a session that has no sandbox, and with one.
-func (w *world) wantFile(ctx context.Context, session, path, want string) {
+// wantFile reads the file of a session that has no sandbox, and with one.
+func (w *world) wantFile(ctx context.Context, session, want string) {
 	w.t.Helper()
 	c := w.client(w.key)
-	b, err := again(ctx, func() ([]byte, error) { return c.ReadWorkspaceFile(ctx, session, path) })
+	b, err := again(ctx, func() ([]byte, error) { return c.ReadWorkspaceFile(ctx, session, "f") })
 	if err != nil || string(b) != want {
-		w.t.Errorf("%s reads %q, %v; want %q", path, b, err, want)
+		w.t.Errorf("the file reads %q, %v; want %q", b, err, want)
 	}
-	run, err := w.submit(ctx, c, session, "after-"+session, "cat "+path)
+	run, err := w.submit(ctx, c, session, "after-"+session, "cat f")
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -188,8 +188,8 @@ func TestReboot(t *testing.T) {
 	if err != nil || r.Status != workbench.StatusUnknown || r.Reason != workbench.ReasonServerLost || r.Output() != "begun\n" {
 		t.Errorf("what ran is %s (%s) and said %q, %v", r.Status, r.Reason, r.Output(), err)
 	}
-	w.wantFile(ctx, idle, "f", "kept\n")
-	w.wantFile(ctx, busy, "f", "kept\n")
+	w.wantFile(ctx, idle, "kept\n")
+	w.wantFile(ctx, busy, "kept\n")
 	w.check(ctx)
 	w.closeAll(ctx)
 	w.stop()
@@ -243,7 +243,7 @@ func TestRestoredBackup(t *testing.T) {
 	if r, err := w.wait(ctx, c, before); err != nil || r.Status != workbench.StatusSucceeded || r.Output() != "old\n" {
 		t.Errorf("the run before the backup is %s and said %q, %v", r.Status, r.Output(), err)
 	}
-	w.wantFile(ctx, old, "f", "kept\n")
+	w.wantFile(ctx, old, "kept\n")
 	got, err := c.CreateSessionRun(ctx, old, sdk.CreateRun{Language: workbench.Bash, Code: "echo again", IdempotencyKey: "after"})
 	if err != nil || got.ID == after {
 		t.Fatalf("the key of a run that is not known gives %q, %v", got.ID, err)
@@ -315,7 +315,7 @@ func TestDescriptorsUsedUp(t *testing.T) {
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
 		t.Fatal(err)
 	}
-	w.wantFile(ctx, session, "f", "kept\n")
+	w.wantFile(ctx, session, "kept\n")
 	if w.started() != 1 {
 		t.Errorf("the server was started %d times", w.started())
 	}

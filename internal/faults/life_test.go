@@ -62,6 +62,7 @@ func (l *life) live(ctx context.Context, rounds int) error {
 	}{
 		{"write", l.write}, {"run", l.run}, {"background", l.background}, {"idle", l.idle}, {"fork", l.fork},
 		{"roll back", l.rollBack}, {"bash cell", l.bashCell}, {"bash cell", l.bashCell}, {"python cell", l.pythonCell}, {"python cell", l.pythonCell},
+		{"return", l.comeBack}, {"return", l.comeBack},
 	}
 	for range rounds {
 		next := do[l.random.IntN(len(do))]
@@ -244,7 +245,7 @@ func (l *life) counted(known *counter, r workbench.Receipt) error {
 // idle waits until the session is suspended, or the server has died meanwhile
 // and everybody's patience is over.
 func (l *life) idle(ctx context.Context) error {
-	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(8 * time.Second); time.Now().Before(deadline); {
 		s, err := again(ctx, func() (workbench.Session, error) { return l.c.AgentSession(ctx, l.id) })
 		if err != nil {
 			return err
@@ -259,6 +260,20 @@ func (l *life) idle(ctx context.Context) error {
 		}
 	}
 	return l.look(ctx)
+}
+
+// comeBack runs a cell on both sides of a suspension.
+func (l *life) comeBack(ctx context.Context) error {
+	cell := l.bashCell
+	if l.random.IntN(2) == 0 {
+		cell = l.pythonCell
+	}
+	for _, step := range []func(context.Context) error{cell, l.idle, cell} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // rollBack goes back to a commit that was told of.

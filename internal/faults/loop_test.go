@@ -17,12 +17,13 @@ import (
 
 // Sessions are created, used, suspended and closed while the server is killed
 // every few seconds: nothing is lost that was told, no cell runs on variables
-// that are not there, and nothing is left over.
+// that are not there, and nothing is left over. In the long form the kills come
+// in bursts, so that in between sessions go and come with their memory.
 func TestKillWhileSessionsLive(t *testing.T) {
 	t.Parallel()
-	sessions, rounds := 5, 4
+	sessions, rounds, calm, resumed := 5, 4, time.Duration(0), 0
 	if os.Getenv("WORKBENCH_SOAK") != "" {
-		sessions, rounds = 200, 12
+		sessions, rounds, calm, resumed = 200, 12, 40*time.Second, 50
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -50,10 +51,13 @@ func TestKillWhileSessionsLive(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); clients.Wait() }()
-	kills := w.killUntil(done, random)
+	kills := w.killUntil(done, random, calm)
 	w.closeAll(ctx)
 	w.checkRuns(ctx)
 	t.Logf("%d kills, %d runs, of cells: %+v", kills, len(w.runs), w.cells)
+	if w.cells.resumed < resumed {
+		t.Errorf("%d cells found their variables in memory that was kept, want %d or more", w.cells.resumed, resumed)
+	}
 	w.stop()
 	w.checkNothingLeft()
 	w.checkDirectories()
@@ -63,13 +67,19 @@ func TestKillWhileSessionsLive(t *testing.T) {
 	w.mustStart("") // for the cleanup
 }
 
-// killUntil kills the server every few seconds until done.
-func (w *world) killUntil(done <-chan struct{}, random *rand.Rand) (kills int) {
+// killUntil kills the server every few seconds until done, and after every few
+// kills leaves it alone for a time.
+func (w *world) killUntil(done <-chan struct{}, random *rand.Rand, calm time.Duration) (kills int) {
+	const burst = 5
 	for {
+		wait := 2*time.Second + time.Duration(random.IntN(3000))*time.Millisecond
+		if kills%burst == 0 {
+			wait += calm
+		}
 		select {
 		case <-done:
 			return kills
-		case <-time.After(2*time.Second + time.Duration(random.IntN(3000))*time.Millisecond):
+		case <-time.After(wait):
 			w.kill()
 			w.mustStart("")
 			kills++
