@@ -156,9 +156,10 @@ func (w *world) mustRunning(ctx context.Context, session, key string) string {
 	return ""
 }
 
-// wantFile reads the file of a session that has no sandbox, and with one.
-func (w *world) wantFile(ctx context.Context, session, want string) {
+// wantFile finds "kept" in the file f of a session, from outside and in a run.
+func (w *world) wantFile(ctx context.Context, session string) {
 	w.t.Helper()
+	const want = "kept\n"
 	c := w.client(w.key)
 	b, err := again(ctx, func() ([]byte, error) { return c.ReadWorkspaceFile(ctx, session, "f") })
 	if err != nil || string(b) != want {
@@ -188,8 +189,8 @@ func TestReboot(t *testing.T) {
 	if err != nil || r.Status != workbench.StatusUnknown || r.Reason != workbench.ReasonServerLost || r.Output() != "begun\n" {
 		t.Errorf("what ran is %s (%s) and said %q, %v", r.Status, r.Reason, r.Output(), err)
 	}
-	w.wantFile(ctx, idle, "kept\n")
-	w.wantFile(ctx, busy, "kept\n")
+	w.wantFile(ctx, idle)
+	w.wantFile(ctx, busy)
 	w.check(ctx)
 	w.closeAll(ctx)
 	w.stop()
@@ -243,7 +244,7 @@ func TestRestoredBackup(t *testing.T) {
 	if r, err := w.wait(ctx, c, before); err != nil || r.Status != workbench.StatusSucceeded || r.Output() != "old\n" {
 		t.Errorf("the run before the backup is %s and said %q, %v", r.Status, r.Output(), err)
 	}
-	w.wantFile(ctx, old, "kept\n")
+	w.wantFile(ctx, old)
 	got, err := c.CreateSessionRun(ctx, old, sdk.CreateRun{Language: workbench.Bash, Code: "echo again", IdempotencyKey: "after"})
 	if err != nil || got.ID == after {
 		t.Fatalf("the key of a run that is not known gives %q, %v", got.ID, err)
@@ -315,7 +316,7 @@ func TestDescriptorsUsedUp(t *testing.T) {
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
 		t.Fatal(err)
 	}
-	w.wantFile(ctx, session, "kept\n")
+	w.wantFile(ctx, session)
 	if w.started() != 1 {
 		t.Errorf("the server was started %d times", w.started())
 	}
