@@ -17,6 +17,9 @@ import (
 func (x *execution) commit(ctx context.Context) (workspace.Committed, error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
+	if x.untouched() {
+		return x.c.asItWas(ctx, x.s)
+	}
 	made, result, err := x.c.scan(ctx, x.s)
 	if err != nil {
 		return workspace.Committed{}, err
@@ -29,6 +32,13 @@ func (x *execution) commit(ctx context.Context) (workspace.Committed, error) {
 		x.notice(workbench.NoticeFilesSkipped, fmt.Sprintf("%s not committed%s", counted(result.SkippedN, "entry of the workspace is", "entries of the workspace are"), first))
 	}
 	return made, nil
+}
+
+// untouched reports whether the step left the workspace as the engine knows it,
+// by what the guest said with its end. A change from outside since then has made
+// the engine's state another.
+func (x *execution) untouched() bool {
+	return x.result.Untouched != "" && x.result.Untouched == x.c.base
 }
 
 // scanSink feeds what a guest says into a builder, which believes none of it.

@@ -278,6 +278,11 @@ func (c *compute) scan(ctx context.Context, s workbench.Session) (workspace.Comm
 	return made, result, nil
 }
 
+// asItWas is what a scan would come to where nothing has changed.
+func (c *compute) asItWas(ctx context.Context, s workbench.Session) (workspace.Committed, error) {
+	return c.e.o.Workspace.Begin(ctx, s.TenantID, c.tree).Commit(ctx)
+}
+
 // WriteFile puts a file into the workspace, whole or not at all, and commits it.
 // Directories above it are made. Codes: path_conflict (a directory or link is
 // there, or a part of the path is none), version_mismatch, workspace_full,

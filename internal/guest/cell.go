@@ -36,7 +36,7 @@ func (e *execution) cell(ctx context.Context) (guestwire.ExecResult, error) {
 	}
 	defer func() { <-k.turn }()
 	s.spares.begun()
-	defer s.spares.ended()
+	defer func() { s.spares.ended(e.settled) }()
 	s.runs.Add(1)
 	k.begin(e)
 	res, alive, err := e.runCell(ctx, k, fresh)
@@ -103,7 +103,10 @@ func (e *execution) runCell(ctx context.Context, k *kernel, fresh bool) (res gue
 	if failed != nil {
 		return e.compileFailed(failed), alive, nil
 	}
-	return e.result(reason), alive, nil
+	res = e.result(reason)
+	res.Untouched = e.s.untouched(k.group, alive)
+	e.settled = res.Untouched != ""
+	return res, alive, nil
 }
 
 // over reports whether the cell has ended, as far as it is concerned.

@@ -147,6 +147,17 @@ func (c *changes) drain() {
 	}
 }
 
+// none reports whether nothing has happened since the last scan, for certain.
+func (c *changes) none() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held {
+		return false
+	}
+	c.read(c.note)
+	return c.fd >= 0 && len(c.names) == 0 && len(c.inner) == 0
+}
+
 // happened gives the names that may have changed since settle, or ok false when
 // others may have, too; of gives the names of a file that had some then. A scan
 // that looks at them calls settle or release when it is done, before code goes

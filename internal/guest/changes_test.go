@@ -197,3 +197,81 @@ func TestScanOfAFileWrittenThroughAPassingName(t *testing.T) {
 		look("os.mkdir('m')\n"+write("x", "m/t", false)+"os.rmdir('m')\n", "modified x")
 	})
 }
+
+// TestUntouched: an exec's end says that nothing has changed only where a scan
+// would say so, too; and it does where that is so.
+func TestUntouched(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		s.code(t, workbench.Bash, "mkdir d; echo one > d/f; echo two > g; ln g h; ln -s g l").want(t, 0, "")
+		_, last := s.scan(t, "")
+		for name, c := range map[string]struct {
+			lang   workbench.Language
+			source string
+		}{
+			"write":            {workbench.Bash, "echo three > d/f"},
+			"append":           {workbench.Python, "open('g', 'a').write('x')"},
+			"new file":         {workbench.Bash, ": > new"},
+			"remove":           {workbench.Bash, "rm new || rm -f d/f; : > again"},
+			"new directory":    {workbench.Bash, "mkdir d/e"},
+			"mode":             {workbench.Bash, "chmod 700 d; chmod 600 d/f || chmod 600 g; chmod 755 d"},
+			"rename":           {workbench.Bash, "mv h i || mv i h"},
+			"directory moved":  {workbench.Bash, "mv d dd && mv dd d; echo x > d/z"},
+			"other name":       {workbench.Python, "import os; os.link('g', 'k'); open('k', 'a').write('y'); os.unlink('k')"},
+			"mapped":           {workbench.Python, "import mmap\nwith open('g', 'r+b') as f: m = mmap.mmap(f.fileno(), 0); m[0] = (m[0] + 1) % 256"},
+			"a child at work":  {workbench.Bash, "(sleep 0.05; echo late > late) & disown; sleep 0.2"},
+			"what cannot be":   {workbench.Bash, "mkfifo pipe || rm pipe"},
+			"workspace hidden": {workbench.Bash, "echo x > hidden; chmod 000 ."},
+		} {
+			o := s.code(t, c.lang, c.source)
+			if o.Untouched != "" {
+				t.Errorf("%s: untouched, said the end", name)
+			}
+			_, last = s.scan(t, last.Token)
+			if last.SkippedN > 0 { // from here on a scan has to tell of that
+				s.code(t, workbench.Bash, "rm -f pipe")
+				_, last = s.scan(t, last.Token)
+			}
+		}
+		said := false
+		for i := 0; i < 100 && !said; i++ { // its processes may not be gone in time
+			o := s.code(t, workbench.Python, "print('nothing')")
+			if o.Untouched != "" && o.Untouched != last.Token {
+				t.Fatalf("token %q, want %q", o.Untouched, last.Token)
+			}
+			said = o.Untouched != ""
+		}
+		if !said {
+			t.Error("no end of 100 said that nothing has changed")
+		}
+		f, after := s.scan(t, last.Token)
+		if len(f.order) > 0 || after.Complete {
+			t.Errorf("%q, complete %v after nothing", f.order, after.Complete)
+		}
+		cell := request(workbench.Python, "x = 1")
+		cell.Context = "c"
+		cell.Group = "c"
+		said = false
+		for i := 0; i < 100 && !said; i++ {
+			o := s.do(t, cell)
+			said = o.Untouched == after.Token
+		}
+		if !said {
+			t.Error("no cell of 100 said that nothing has changed")
+		}
+		cell.Source = []byte("f = open('held', 'w')")
+		if o := s.do(t, cell); o.Untouched != "" {
+			t.Error("a cell that opens a file: untouched")
+		}
+		_, after = s.scan(t, after.Token)
+		cell.Source = []byte("f.write('x'); f.flush()")
+		if o := s.do(t, cell); o.Untouched != "" {
+			t.Error("a cell that writes to a file that is open: untouched")
+		}
+		if f, _ := s.scan(t, after.Token); len(f.order) != 1 || f.order[0] != "modified held" {
+			t.Errorf("%q", f.order)
+		}
+		if o := s.code(t, workbench.Bash, "echo beside"); o.Untouched != "" {
+			t.Error("a run beside a context that has a file open: untouched")
+		}
+	})
+}

@@ -36,6 +36,8 @@ type execution struct {
 	fresh  bool   // nothing of a user has run in the group
 	forked bool   // its process is a zygote's, which stays for it
 
+	settled bool // no scan has to follow
+
 	admitted chan error // its process counts as user code; only with a spare
 	pid      int        // of the main process, in the group
 	start    time.Time
@@ -70,7 +72,7 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		return e.cell(ctx)
 	}
 	s.spares.begun()
-	defer s.spares.ended()
+	defer func() { s.spares.ended(e.settled) }()
 	if err := e.enter(); err != nil {
 		return guestwire.ExecResult{}, notStarted(err)
 	}
@@ -179,7 +181,12 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	for _, limit := range p.takeLimits() {
 		e.hit(limit)
 	}
-	return e.result(reason), nil
+	res := e.result(reason)
+	if !e.r.KeepGroup {
+		res.Untouched = e.s.untouched(e.group, false)
+		e.settled = res.Untouched != ""
+	}
+	return res, nil
 }
 
 func (e *execution) groupEnded() bool {

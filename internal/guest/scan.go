@@ -30,7 +30,7 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 	if err != nil {
 		return guestwire.ScanResult{}, err
 	}
-	defer s.spares.renewIn(renewAfterScan) // the machine is free
+	defer s.spares.renewIn(renewAfterAnswer) // the machine is free
 	defer resume()
 
 	defer s.tree.changes.release()
@@ -55,6 +55,42 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 	}
 	s.tree.take(w, base)
 	return s.tree.result(base == ""), nil
+}
+
+// untouchedWithin is how long an exec's end may wait for its processes to be gone,
+// so that no scan is needed. A scan would wait for them too.
+const untouchedWithin = 3 * time.Millisecond
+
+// untouched is the token of the last scan, if it is certain at this moment that
+// the workspace is still as it was then: no code runs beside the exec, which has
+// ended, nothing was opened or changed, and nothing had been skipped.
+func (s *supervisor) untouched(g *group, stands bool) string {
+	others := slices.ContainsFunc(s.live(), func(o *group) bool { return o != g })
+	if others || !s.tree.mu.TryLock() {
+		return ""
+	}
+	defer s.tree.mu.Unlock()
+	t := s.tree
+	if t.vague || t.anyOpen || len(t.open) > 0 || t.skips > 0 || openWorkspace() != nil {
+		return ""
+	}
+	if !stands && !s.gone(g) || !t.changes.none() {
+		return ""
+	}
+	return t.token
+}
+
+// gone waits a moment for everything of a group that was killed to be gone.
+func (s *supervisor) gone(g *group) bool {
+	deadline := time.Now().Add(untouchedWithin)
+	for wait := leaveFirst; s.watch.tasksNow() > 0 || !s.watch.own && !isEnded(g); wait = min(2*wait, leaveMost) {
+		if time.Now().After(deadline) {
+			return false
+		}
+		ts := unix.NsecToTimespec(int64(wait))
+		_ = unix.Nanosleep(&ts, nil)
+	}
+	return true
 }
 
 // left waits until every process of the groups that have ended is gone, with its

@@ -66,9 +66,9 @@ const (
 	replaceAfter = 30 * time.Millisecond
 	// spareReady bounds how long an interpreter may take to start.
 	spareReady = 10 * time.Second
-	// renewAfterScan is when spares are replaced after a scan: its answer, for
-	// which a client waits, comes first.
-	renewAfterScan = 2 * time.Millisecond
+	// renewAfterAnswer is when spares are replaced after a scan, or after an end that
+	// needs none: the answer, for which a client waits, comes first.
+	renewAfterAnswer = 2 * time.Millisecond
 	// mostLeft is how many execs may leave something to be taken away later.
 	mostLeft = 16
 )
@@ -101,12 +101,17 @@ func (p *spares) begun() {
 	p.renewIn(replaceDuring)
 }
 
-// ended notes that it is over.
-func (p *spares) ended() {
+// ended notes that it is over. settled says that no scan comes, after which
+// spares would be replaced.
+func (p *spares) ended(settled bool) {
 	p.mu.Lock()
 	p.active--
 	p.mu.Unlock()
-	p.renewIn(replaceAfter)
+	if settled {
+		p.renewIn(renewAfterAnswer)
+	} else {
+		p.renewIn(replaceAfter)
+	}
 }
 
 // driverOf is the language whose interpreter runs a language, "" for none.

@@ -258,6 +258,10 @@ type ExecResult struct {
 	// all but Dropped.
 	Displays        int64 `json:"displays,omitempty"`
 	DisplaysDropped int64 `json:"displaysDropped,omitempty"`
+	// Untouched is the token of the last scan or write where nothing of the
+	// workspace has changed since, for certain: a scan from there would name no
+	// entry. "" says that one has to tell.
+	Untouched string `json:"untouched,omitempty"`
 }
 
 // ContextState is what became of the interpreter that ran a cell.

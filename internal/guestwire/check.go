@@ -273,6 +273,9 @@ var knownLimits = map[string]bool{
 	workbench.LimitWorkspace: true, workbench.LimitScratch: true,
 }
 
+// maxToken bounds the bytes of a scan's token.
+const maxToken = 64
+
 // check refuses an end that cannot be.
 func (r ExecResult) check(received Offsets) error {
 	switch {
@@ -288,6 +291,9 @@ func (r ExecResult) check(received Offsets) error {
 		return violation("end out of range")
 	case r.Context != nil && r.Context.Cell < 0 || r.DisplaysDropped < 0 || r.Displays < r.DisplaysDropped:
 		return violation("context or displays out of range")
+	}
+	if len(r.Untouched) > maxToken {
+		return violation("token of %d bytes", len(r.Untouched))
 	}
 	for _, l := range r.LimitsHit {
 		if !knownLimits[l] {
