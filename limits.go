@@ -66,6 +66,10 @@ const (
 	MaxSessionTTL        = 8 * 24 * time.Hour
 	MinSessionTTL        = time.Second
 	DefaultRetention     = 7 * 24 * time.Hour
+	// What the histories of workspaces may take, where the operator sets nothing
+	// else.
+	DefaultSessionHistoryBytes = 10 * GiB
+	DefaultTenantHistoryBytes  = 100 * GiB
 	// ReceiptGrace is how long a receipt stays after its session ended and its
 	// last retained file went.
 	ReceiptGrace = 7 * 24 * time.Hour

@@ -53,6 +53,8 @@ func (a *app) serveCommand() *cobra.Command {
 	fl.StringToIntVar(&l.options.Warm, "warm", map[string]int{workbench.DefaultSize: 2}, "sandboxes kept ready for new sessions, by size; =0 keeps none")
 	fl.DurationVar(&l.options.SuspendAfter, "suspend-after", 30*time.Second, "a session without work for so long gives its sandbox up and returns with its next run; 0: only to make room")
 	fl.DurationSliceVar(&l.options.WarnBefore, "warn-before", workbench.DefaultWarnings(), "times before a session's deadline at which it is warned; half its life at most")
+	bytesVar(fl, &l.options.SessionHistory, "history-per-session", workbench.DefaultSessionHistoryBytes, "what the commits of a session may take; 0: no bound")
+	bytesVar(fl, &l.options.TenantHistory, "history-per-tenant", workbench.DefaultTenantHistoryBytes, "what the commits of all sessions of a tenant may take; 0: no bound")
 	fl.IntVar(&l.options.MaxSandboxes, "max-sandboxes", 0, "live sandboxes; default by the host's memory")
 	return c
 }
@@ -92,6 +94,7 @@ func (a *app) serve(ctx context.Context, l *local, f serveFlags) error {
 	if l.options.SuspendAfter == 0 {
 		l.options.SuspendAfter = -1
 	}
+	l.options.SessionHistory, l.options.TenantHistory = unbounded(l.options.SessionHistory), unbounded(l.options.TenantHistory)
 	// The port first: a taken one must not cost a recovery, and nobody is
 	// answered before the server can.
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)

@@ -214,7 +214,7 @@ func (a *app) showSession(s workbench.Session) error {
 		"tools", strings.Join(tools, ", "), "connections", strings.Join(s.Aliases, ", "),
 		"size", s.Size, "memory", a.bytes(s.Limits.MemoryBytes), "workspace", a.bytes(s.Limits.WorkspaceBytes), "timeout", millis(s.Limits.TimeoutMs),
 		"driver", s.Driver, "isolation", s.Isolation, "image", s.Image,
-		"generation", fmt.Sprint(s.Generation), "revision", fmt.Sprint(s.Revision),
+		"generation", fmt.Sprint(s.Generation), "revision", fmt.Sprint(s.Revision), "history", a.bytes(s.HistoryBytes),
 		"created", a.when(s.CreatedAt), "expires", a.when(s.ExpiresAt), "ended", a.whenever(s.EndedAt),
 		"kept at expiry", strings.Join(s.KeepAtExpiry, ", "), "keeps memory", ifSo(s.KeepMemory), "suspended", a.whenever(since), "memory kept", kept)
 }

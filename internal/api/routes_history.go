@@ -90,7 +90,7 @@ func historyRoutes() []Route {
 			Summary: "Make a new session from a commit of this one", Description: "Of the same owner, with the files of the commit, of the run, or of the last commit; contents are shared, not copied. Runs, contexts, memory and retained files stay behind. Works also when the session has ended.",
 			Scope: workbench.ScopeExecute, Admin: AdminNever, Action: "session.fork", Body: ForkRequest{}, OptionalBody: true, handle: fork,
 			Replies: []Reply{{Status: http.StatusCreated, Doc: "The new session.", Body: workbench.Session{}, Headers: []string{"Location", "ETag"}}},
-			Errors:  append([]workbench.Code{workbench.CodeConflict, workbench.CodeWorkspaceFull, workbench.CodeImageNotFound, workbench.CodeSizeUnavailable, workbench.CodeCapacity}, commitErrors...),
+			Errors:  append([]workbench.Code{workbench.CodeConflict, workbench.CodeWorkspaceFull, workbench.CodeQuotaExceeded, workbench.CodeImageNotFound, workbench.CodeSizeUnavailable, workbench.CodeCapacity}, commitErrors...),
 		},
 	}
 }

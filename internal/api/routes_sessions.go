@@ -57,7 +57,7 @@ func sessionRoutes() []Route {
 			Body: RestartRequest{}, OptionalBody: true, handle: restartSession,
 			Replies: []Reply{{Status: http.StatusOK, Doc: "The session at its new generation.", Body: workbench.Session{}, Headers: []string{"ETag"}}},
 			Errors: []workbench.Code{workbench.CodeRunsActive, workbench.CodeSessionClosed, workbench.CodeSessionExpired, workbench.CodePathConflict,
-				workbench.CodePathInvalid, workbench.CodeArtifactDeleted, workbench.CodeArtifactExpired, workbench.CodeWorkspaceFull, workbench.CodeCorrupt},
+				workbench.CodePathInvalid, workbench.CodeArtifactDeleted, workbench.CodeArtifactExpired, workbench.CodeWorkspaceFull, workbench.CodeQuotaExceeded, workbench.CodeCorrupt},
 		},
 		{
 			Method: http.MethodPost, Pattern: base + "/sessions/{id}/close", ID: "closeSession", Tag: "sessions",

@@ -13,7 +13,7 @@ import (
 type archiveWriter = func(io.Writer) error
 
 // workspaceErrors are those of every change of a workspace.
-var workspaceErrors = []workbench.Code{workbench.CodePathInvalid, workbench.CodePathConflict, workbench.CodeConflict, workbench.CodeRunsActive, workbench.CodeWorkspaceFull,
+var workspaceErrors = []workbench.Code{workbench.CodePathInvalid, workbench.CodePathConflict, workbench.CodeConflict, workbench.CodeRunsActive, workbench.CodeWorkspaceFull, workbench.CodeQuotaExceeded,
 	workbench.CodeSessionClosed, workbench.CodeSessionExpired, workbench.CodeFenced, workbench.CodeKeyUnavailable, workbench.CodeCorrupt}
 
 func workspaceRoutes() []Route {

@@ -92,6 +92,17 @@ func New(blobs blob.Store, sealer *seal.Sealer, records Records, options ...Opti
 	return s
 }
 
+// releasedGrace is what whoever needs a blob has to refer to it, once somebody
+// else has released it: longer than a commit takes from announcing to its
+// record.
+const releasedGrace = 3 * time.Minute
+
+// Released is when a blob that is released now counts as announced, so that the
+// sweep takes it after releasedGrace.
+func (s *Service) Released(now time.Time) time.Time {
+	return now.Add(min(releasedGrace, s.blobGrace) - s.blobGrace)
+}
+
 // Get is a file's metadata. Codes: not_found, artifact_deleted,
 // artifact_expired.
 func (s *Service) Get(ctx context.Context, p workbench.Principal, id string) (workbench.Artifact, error) {

@@ -54,6 +54,7 @@ type compute struct {
 	head       string    // commit that tree is
 	base       string    // scan token of tree in the sandbox
 	doubt      *doubtful // a commit that head may have to be; see certain
+	waste      []waste   // the oldest first
 	oomKills   int64     // processes of box that the host had killed for memory, when last looked at
 	known      int64     // generation that a run is known to have been dispatched in
 	keep       bool      // the session keeps its memory when it is suspended
@@ -431,8 +432,15 @@ func (c *compute) loadHead(ctx context.Context, s workbench.Session) error {
 
 // build stores a tree of the selected files and nothing else.
 func (c *compute) build(ctx context.Context, p workbench.Principal, s workbench.Session, sel []workbench.ArtifactSelect, selected []workbench.Artifact) (workspace.Committed, error) {
-	b := c.e.o.Workspace.Begin(ctx, s.TenantID, workspace.Empty())
-	b.Limit(s.Limits.WorkspaceFiles, s.Limits.WorkspaceBytes)
+	b := c.builder(ctx, s, workspace.Empty())
+	made, err := c.fill(ctx, p, b, sel, selected)
+	if err != nil {
+		c.abandon(ctx, s, b)
+	}
+	return made, err
+}
+
+func (c *compute) fill(ctx context.Context, p workbench.Principal, b *workspace.Builder, sel []workbench.ArtifactSelect, selected []workbench.Artifact) (workspace.Committed, error) {
 	for i, a := range selected {
 		_, content, err := c.e.o.Artifacts.Open(ctx, p, a.ID)
 		if err != nil {
@@ -454,6 +462,7 @@ func (c *compute) startOver(ctx context.Context, p workbench.Principal, s workbe
 		RunIDs: []string{}, Exclusive: true, CreatedAt: c.e.now()})
 	s, commit, err := c.e.o.Store.StartOver(ctx, p, s.ID, c.epoch, commit, made.Refs, cancel)
 	if err != nil {
+		c.refusedFor(ctx, s, made, err)
 		return err
 	}
 	c.dropFor(ctx, workbench.LossRestart)

@@ -198,16 +198,18 @@ func (c *compute) edit(ctx context.Context, s workbench.Session, ed edit) error 
 	entries, bytes := takes(c.tree)
 	room := s.Limits
 	room.WorkspaceFiles, room.WorkspaceBytes = max(room.WorkspaceFiles, entries), max(room.WorkspaceBytes, bytes)
-	b := c.e.o.Workspace.Begin(ctx, s.TenantID, c.tree)
+	b := c.builder(ctx, s, c.tree)
 	b.Limit(room.WorkspaceFiles, room.WorkspaceBytes)
-	if err := ed.inTree(ctx, b, c.tree); err != nil {
-		return err
+	err := ed.inTree(ctx, b, c.tree)
+	made := workspace.Committed{}
+	if err == nil {
+		made, err = b.Commit(ctx)
 	}
-	made, err := b.Commit(ctx)
 	if err == nil {
 		err = fits(made.Tree, room)
 	}
 	if err != nil {
+		c.abandon(ctx, s, b)
 		return err
 	}
 	return c.record(ctx, s, made)
@@ -226,6 +228,9 @@ func (c *compute) editLive(ctx context.Context, s workbench.Session, ed edit) er
 	}
 	if err != nil {
 		c.base = "" // the sandbox and the commit may differ: the next scan tells all
+		if workbench.HasCode(err, workbench.CodeQuotaExceeded) && len(c.out) == 0 {
+			c.undo(ctx, s)
+		}
 		if edited == nil {
 			return err
 		}
@@ -251,6 +256,7 @@ func (c *compute) record(ctx context.Context, s workbench.Session, made workspac
 	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: s.ID, TenantID: s.TenantID, ParentID: c.head,
 		Generation: max(c.generation, s.Generation), RunIDs: nonNil(c.since), Exclusive: len(c.out) == 0, CreatedAt: c.e.now()})
 	if err := c.add(ctx, commit, made.Refs, made.Tree, false); err != nil {
+		c.refusedFor(ctx, s, made, err)
 		return err
 	}
 	c.succeed(made.Tree, commit.ID)
@@ -260,8 +266,16 @@ func (c *compute) record(ctx context.Context, s workbench.Session, made workspac
 // scan asks the guest what changed since the tree the engine knows, stores the
 // contents and returns the new tree. Nothing of it counts until it is recorded.
 func (c *compute) scan(ctx context.Context, s workbench.Session) (workspace.Committed, guestwire.ScanResult, error) {
-	sink := &scanSink{ctx: ctx, builder: c.e.o.Workspace.Begin(ctx, s.TenantID, c.tree)}
-	sink.builder.Limit(s.Limits.WorkspaceFiles, s.Limits.WorkspaceBytes)
+	b := c.builder(ctx, s, c.tree)
+	made, result, err := c.scanWith(ctx, s, b)
+	if err != nil {
+		c.abandon(ctx, s, b)
+	}
+	return made, result, err
+}
+
+func (c *compute) scanWith(ctx context.Context, s workbench.Session, b *workspace.Builder) (workspace.Committed, guestwire.ScanResult, error) {
+	sink := &scanSink{ctx: ctx, builder: b}
 	result, err := c.wire.Scan(ctx, guestwire.ScanRequest{Base: c.base,
 		MaxEntries: s.Limits.WorkspaceFiles, MaxBytes: s.Limits.WorkspaceBytes}, sink)
 	if err != nil {

@@ -120,12 +120,19 @@ func (c *compute) takeBack(ctx context.Context, s workbench.Session) error {
 		return err
 	}
 	c.base = "" // the sandbox and the commit may differ: the scan tells all
-	made, _, err := c.scan(ctx, s)
+	if len(c.out) > 0 {
+		made, _, err := c.scan(ctx, s)
+		if err == nil {
+			err = c.record(ctx, s, made)
+		}
+		return err
+	}
+	b := c.builder(ctx, s, c.tree)
+	b.CompareOnly() // it goes again
+	made, _, err := c.scanWith(ctx, s, b)
 	switch {
 	case err != nil:
 		return err
-	case len(c.out) > 0:
-		return c.record(ctx, s, made)
 	case made.Tree.Root() == c.tree.Root():
 		return nil
 	}

@@ -101,11 +101,7 @@ func (x *execution) settle(ctx context.Context) error {
 	x.run.LimitsHit = append(x.run.LimitsHit, x.result.LimitsHit...)
 	made, err := x.committed(ctx)
 	if err != nil {
-		x.e.log.Warn("workspace not committed", "run", x.run.ID, "err", err)
-		x.notice(workbench.NoticeCommitFailed, "the workspace could not be committed ("+workbench.AsError(err).Detail+"); the session goes on with the commit before this run")
-		if x.c.box == x.box {
-			x.c.drop(ctx)
-		}
+		x.uncommitted(ctx, err)
 	} else {
 		keeping, kept := x.within(ctx, startWithin)
 		lied := x.keepGlobs(keeping, made.Tree)
@@ -248,6 +244,10 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 		return err
 	}
 	err := x.e.stubbornly(ctx, "settle", func() error { return x.e.o.Store.Settle(ctx, s) }, x.e.terminal(x.run.ID))
+	if committed && workbench.HasCode(err, workbench.CodeQuotaExceeded) {
+		committed, s = false, x.withoutCommit(ctx, s, made, err)
+		err = x.e.stubbornly(ctx, "settle", func() error { return x.e.o.Store.Settle(ctx, s) }, x.e.terminal(x.run.ID))
+	}
 	if err != nil {
 		return err
 	}

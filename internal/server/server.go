@@ -48,7 +48,11 @@ type Options struct {
 	MaxSandboxes  int            // live sandboxes; 0: by the host's memory
 	Warm          map[string]int // sandboxes kept ready for new sessions, by size; nil: none
 	SuspendAfter  time.Duration  // without work, a session's sandbox goes; 0: 30 s, below 0: never
-	Log           *slog.Logger
+	// SessionHistory and TenantHistory bound what the commits of a session, and
+	// those of all sessions of a tenant, may take, in bytes; 0: 10 GiB and 100
+	// GiB, below 0: no bound.
+	SessionHistory, TenantHistory int64
+	Log                           *slog.Logger
 	// WarnBefore are the times before a session's deadline at which it is warned;
 	// nil: 10 min and 1 min.
 	WarnBefore []time.Duration
@@ -110,6 +114,8 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.closers = append(s.closers, s.store.Close)
+	s.store.LimitHistory(store.HistoryQuota{SessionBytes: bound(o.SessionHistory, workbench.DefaultSessionHistoryBytes),
+		TenantBytes: bound(o.TenantHistory, workbench.DefaultTenantHistoryBytes)})
 	if o.Images == "" {
 		o.Images = s.data.join("images")
 	}
@@ -149,6 +155,14 @@ func checkDatabase(dsn string) error {
 	}
 	return workbench.E(workbench.CodeInvalidRequest, "database must be a URL of PostgreSQL").WithField("database").
 		WithHint("write postgres://user:password@host:5432/name?sslmode=…, also for what libpq takes as host=… dbname=…; leave it out for the SQLite file in the data directory")
+}
+
+// bound is an option as the store takes it: 0 for none.
+func bound(option, usual int64) int64 {
+	if option == 0 {
+		return usual
+	}
+	return max(option, 0)
 }
 
 // checkWarnings refuses a warning that no session would get in its life.

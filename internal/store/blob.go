@@ -163,6 +163,26 @@ func scanBlob(s scanner) (sized, error) {
 	return b, err
 }
 
+// ReleaseBlobs makes those of the tenant's blobs that nobody refers to count as
+// announced at noted, if they were announced later: nothing came of what they
+// were for. The sweeper then takes them sooner, but must still leave whoever has
+// announced one of them by now the time to refer to it.
+func (db *DB) ReleaseBlobs(ctx context.Context, tenantID string, blobIDs []string, noted time.Time) error {
+	return db.write(ctx, "release_blobs", func(t *tx) error { return t.releaseBlobs(tenantID, blobIDs, noted) })
+}
+
+func (t *tx) releaseBlobs(tenantID string, blobIDs []string, noted time.Time) error {
+	at := micros(noted)
+	ids := slices.Sorted(slices.Values(blobIDs)) // one order for every writer: no deadlock
+	for _, id := range ids {
+		if _, err := t.exec(`UPDATE blobs SET noted_at = $3 WHERE id = $1 AND tenant_id = $2 AND noted_at > $3 AND dropping = 0
+			AND NOT EXISTS (SELECT 1 FROM blob_refs r WHERE r.blob_id = blobs.id)`, id, tenantID, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // UnreferencedBlobs claims blobs that nobody refers to and that were last noted
 // before olderThan, which must lie further back than the longest put takes.
 // The caller deletes their bytes, then calls ForgetBlob for each. Blobs claimed

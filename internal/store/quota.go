@@ -30,7 +30,8 @@ type HistoryUse struct {
 // over a lower one stays, but does not grow.
 func (db *DB) LimitHistory(q HistoryQuota) { db.history.Store(&q) }
 
-func (db *DB) historyQuota() HistoryQuota {
+// HistoryQuota reads the bounds.
+func (db *DB) HistoryQuota() HistoryQuota {
 	if q := db.history.Load(); q != nil {
 		return *q
 	}
@@ -50,7 +51,7 @@ func (db *DB) HistoryUse(ctx context.Context, sessionID string) (HistoryUse, err
 // 0 if it is over a bound; math.MaxInt64 without one. Another session of the
 // tenant may be faster. Code: not_found.
 func (db *DB) HistoryRoom(ctx context.Context, sessionID string) (int64, error) {
-	q := db.historyQuota()
+	q := db.HistoryQuota()
 	room := int64(math.MaxInt64)
 	if q == (HistoryQuota{}) {
 		return room, nil
@@ -65,9 +66,8 @@ func (db *DB) HistoryRoom(ctx context.Context, sessionID string) (int64, error) 
 	return room, err
 }
 
-func historyFull(whose string, most int64) error {
-	return workbench.E(workbench.CodeQuotaExceeded, "the history of %s would be more than %d bytes", whose, most).WithField("historyBytes").
-		WithHint("work in a fork of the session, which begins with its last files alone, or ask the operator to raise the quota; a history's bytes are free once its session has ended and its receipts went")
+func historyFull(whose string, most int64) *workbench.Error {
+	return workbench.ErrHistoryFull("the history of %s would be more than %d bytes", whose, most)
 }
 
 // grow adds bytes to the history of a locked session and to its tenant's. Code:
@@ -76,7 +76,7 @@ func (t *tx) grow(sessionID, tenantID string, bytes int64) error {
 	if bytes == 0 {
 		return nil
 	}
-	q := t.db.historyQuota()
+	q := t.db.HistoryQuota()
 	n, err := t.exec("UPDATE sessions SET history_bytes = history_bytes + $2 WHERE id = $1 AND (CAST($3 AS BIGINT) = 0 OR history_bytes + $2 <= $3)",
 		sessionID, bytes, q.SessionBytes)
 	if err != nil {
@@ -90,7 +90,8 @@ func (t *tx) grow(sessionID, tenantID string, bytes int64) error {
 	n, err = t.exec("UPDATE tenants SET history_bytes = history_bytes + $2 WHERE id = $1 AND (CAST($3 AS BIGINT) = 0 OR history_bytes + $2 <= $3)",
 		tenantID, bytes, q.TenantBytes)
 	if err == nil && n == 0 {
-		err = historyFull("the tenant's workspaces", q.TenantBytes)
+		return historyFull("the tenant's workspaces", q.TenantBytes).
+			WithHint("close sessions that are no longer needed, whose histories go with their receipts, or have the operator raise --history-per-tenant")
 	}
 	return err
 }

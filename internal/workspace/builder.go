@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"io"
+	"sync/atomic"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/failpoint"
@@ -41,6 +42,12 @@ type Builder struct {
 	maxEntries, maxBytes int64
 	taken                int64 // bytes of content read
 
+	room    func(context.Context) (int64, error) // asked once; nil: no bound
+	asked   bool
+	left    atomic.Int64 // of room, once asked
+	stored  atomic.Int64 // bytes that went to the disk
+	compare bool         // nothing is stored
+
 	pack *pack
 	refs []string
 
@@ -66,6 +73,7 @@ type Committed struct {
 	Tree    Tree
 	Changes []workbench.ChangedFile // to the parent, in order of path
 	Refs    []string                // blobs the parent did not refer to; empty if nothing was written
+	Written int64                   // bytes of them that went to the disk
 	inline  []byte                  // the pack of Tree's manifest, sealed, if it is small
 }
 
@@ -86,10 +94,44 @@ func (s *Store) Begin(_ context.Context, tenantID string, parent Tree) *Builder 
 // Limit bounds the tree: its entries, and the bytes of its contents.
 func (b *Builder) Limit(entries, bytes int64) { b.maxEntries, b.maxBytes = entries, bytes }
 
+// Room bounds the bytes that the builder writes to the disk. room is asked once,
+// before the first of them; what is small enough for the transaction of the
+// commit is not counted, and judged there.
+func (b *Builder) Room(room func(context.Context) (int64, error)) { b.room = room }
+
+// CompareOnly makes the builder store nothing: its tree says what is where,
+// digests included, and can only be compared with another.
+func (b *Builder) CompareOnly() { b.compare = true }
+
+// Written lists the blobs that the builder announced so far, and how many bytes
+// of them it wrote: what has to go if nothing comes of it.
+func (b *Builder) Written() (blobs []string, bytes int64) { return b.refs, b.stored.Load() }
+
+// ask finds out how much room there is, before anything is announced.
+func (b *Builder) ask(ctx context.Context) error {
+	if b.room == nil || b.asked {
+		return nil
+	}
+	left, err := b.room(ctx)
+	b.asked = err == nil
+	b.left.Store(left)
+	return err
+}
+
+// spend takes room for n bytes that are about to be written; it may be called
+// by several writers at once. Code: quota_exceeded.
+func (b *Builder) spend(n int64) error {
+	if b.room != nil && b.left.Add(-n) < 0 {
+		return workbench.ErrHistoryFull("the history has no room for what changed")
+	}
+	b.stored.Add(n)
+	return nil
+}
+
 // File puts a file with the content that r gives, which must have exactly
 // e.Size bytes. e's digest is ignored: the content is hashed here. Codes:
 // path_invalid, path_conflict, guest_protocol (another size), workspace_full,
-// unavailable, and what r returns.
+// quota_exceeded (see Room), unavailable, and what r returns.
 func (b *Builder) File(ctx context.Context, e Entry, r io.Reader) error {
 	e.Type = File
 	if err := e.check(); err != nil {
@@ -177,7 +219,7 @@ func (b *Builder) full() error {
 
 // Commit stores the tree. Nothing counts before the caller has recorded it: the
 // commit as Describe makes it, with Refs, in one transaction. Codes:
-// workspace_full, encryption_key_unavailable, unavailable.
+// workspace_full, quota_exceeded, encryption_key_unavailable, unavailable.
 func (b *Builder) Commit(ctx context.Context) (Committed, error) {
 	tree := b.change.finish()
 	if entries, _, bytes := tree.Counts(); entries > b.maxEntries || bytes > b.maxBytes {
@@ -188,6 +230,10 @@ func (b *Builder) Commit(ctx context.Context) (Committed, error) {
 		return Committed{Tree: b.parent, Changes: []workbench.ChangedFile{}}, nil
 	}
 	made := Committed{Changes: changesOf(ds)}
+	if b.compare {
+		made.Tree = tree
+		return made, nil
+	}
 	ops, base := opsOf(ds), b.parent.made
 	next := manifest{depth: base.depth + 1, ops: base.ops + len(ops), base: &base}
 	if entries, _, _ := tree.Counts(); base.id == "" || entries <= alwaysFull || next.depth >= maxChain || int64(2*next.ops) > entries {
@@ -214,7 +260,7 @@ func (b *Builder) Commit(ctx context.Context) (Committed, error) {
 	}
 	next.id = b.pack.id
 	tree.made = next
-	made.Tree, made.Refs = tree, b.refs
+	made.Tree, made.Refs, made.Written = tree, b.refs, b.stored.Load()
 	return made, failpoint.Hit("workspace.after_blobs")
 }
 
@@ -251,6 +297,9 @@ func (b *Builder) packed(ctx context.Context, content []byte) (*object, int64, e
 		b.pack = &pack{}
 	}
 	at, offset := &b.pack.object, int64(len(b.pack.contents))
+	if b.compare {
+		return at, 0, nil
+	}
 	b.pack.contents = append(b.pack.contents, content...)
 	if len(b.pack.contents) >= packFull {
 		return at, offset, b.flushFull(ctx)
@@ -287,6 +336,14 @@ func (b *Builder) flush(ctx context.Context, manifest []byte) (inline []byte, er
 	prefix := blobPack
 	if small {
 		prefix = inlinePack
+	}
+	if !small {
+		if err := b.ask(ctx); err != nil {
+			return nil, err
+		}
+		if err := b.spend(size); err != nil {
+			return nil, err
+		}
 	}
 	b.pack.id = prefix + hex.EncodeToString(random[:])
 	b.refs = append(b.refs, b.pack.id)

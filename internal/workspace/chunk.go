@@ -134,6 +134,9 @@ func (b *Builder) storeChunk(ctx context.Context, content []byte) (part, error) 
 	}
 	p.at = &object{id: id}
 	b.chunks[p.sum] = p
+	if b.compare {
+		return p, nil
+	}
 	b.pending = append(b.pending, chunk{id, bytes.Clone(content)})
 	b.pendingBytes += int64(len(content))
 	if b.pendingBytes >= pendingFull {
@@ -157,6 +160,9 @@ func (b *Builder) writePending(ctx context.Context) error {
 	if len(b.pending) == 0 {
 		return nil
 	}
+	if err := b.ask(ctx); err != nil {
+		return err
+	}
 	sizes := make(map[string]int64, len(b.pending))
 	for _, c := range b.pending {
 		sizes[c.id] = int64(len(c.content))
@@ -173,7 +179,7 @@ func (b *Builder) writePending(ctx context.Context) error {
 		free <- struct{}{}
 		writers.Go(func() {
 			defer func() { <-free }()
-			if err := b.s.writeChunk(ctx, b.tenantID, c); err != nil {
+			if err := b.writeChunk(ctx, c); err != nil {
 				cancel(err)
 			}
 		})
@@ -187,9 +193,13 @@ func (b *Builder) writePending(ctx context.Context) error {
 }
 
 // writeChunk seals a chunk into its object, unless that is there.
-func (s *Store) writeChunk(ctx context.Context, tenantID string, c chunk) error {
+func (b *Builder) writeChunk(ctx context.Context, c chunk) error {
+	s, tenantID := b.s, b.tenantID
 	there, err := blob.Settled(ctx, s.blobs, c.id, seal.SealedSize(int64(len(c.content))))
 	if there || err != nil {
+		return err
+	}
+	if err := b.spend(int64(len(c.content))); err != nil {
 		return err
 	}
 	w, err := s.blobs.Create(ctx)

@@ -13,6 +13,7 @@ func testHistoryQuota(t *testing.T, open Open) {
 	t.Run("a history counts each blob once, inline ones too, and gives it back", func(t *testing.T) { testHistoryBytes(t, open) })
 	t.Run("a session's bound", func(t *testing.T) { testSessionHistory(t, open) })
 	t.Run("every kind of commit is refused whole", func(t *testing.T) { testHistoryRefusals(t, open) })
+	t.Run("what was written in vain is swept sooner", func(t *testing.T) { testReleasedBlobs(t, open) })
 	t.Run("sessions of a tenant race to its bound", func(t *testing.T) { testHistoryRace(t, open) })
 }
 
@@ -31,12 +32,11 @@ func (w *world) mustHistory() *history {
 }
 
 // mustNote announces a blob of a size.
-func (w *world) mustNote(id string, size int64) string {
+func (w *world) mustNote(id string, size int64) {
 	w.t.Helper()
 	if err := w.NoteBlob(ctx(w.t), id, w.tenant.ID, size, w.now); err != nil {
 		w.t.Fatal(err)
 	}
-	return id
 }
 
 func (h *history) next(manifest string, inline []byte) workbench.Commit {
@@ -195,4 +195,24 @@ func testHistoryRace(t *testing.T, open Open) {
 		h.uses("a session", 10*fits[i], 370)
 	}
 	equal(t, "commits that fit", total, 37)
+}
+
+func testReleasedBlobs(t *testing.T, open Open) {
+	w := mustWorld(t, open)
+	h := w.mustHistory()
+	for _, id := range []string{"vain", "needed", "again"} {
+		w.mustNote(id, 1)
+	}
+	want(t, h.commit(nil, "needed"), "")
+	before := w.now.Add(-time.Hour)
+	other := w.mustDirect("globex", "bob").TenantID
+	want(t, w.ReleaseBlobs(ctx(t), other, []string{"vain"}, before), "")
+	free, err := w.UnreferencedBlobs(ctx(t), w.now, 10)
+	want(t, err, "")
+	equal(t, "free while they are another tenant's", len(free), 0)
+	want(t, w.ReleaseBlobs(ctx(t), w.tenant.ID, []string{"vain", "needed", "again", "unknown"}, before), "")
+	w.mustNote("again", 1)
+	free, err = w.UnreferencedBlobs(ctx(t), w.now, 10)
+	want(t, err, "")
+	equal(t, "free", fmt.Sprint(free), "[vain]")
 }
