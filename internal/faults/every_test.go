@@ -35,6 +35,8 @@ var elsewhere = map[string]struct{ file, says string }{
 	"store.forget_blob.after_commit":        {"../artifact/crash_test.go", `"store.forget_blob.after_commit"`},
 	"store.blob_refs.before_commit":         {"../store/crash_test.go", `{"blob_refs", "1"`},
 	"store.blob_refs.after_commit":          {"../store/crash_test.go", `{"blob_refs", "1"`},
+	"store.release_blobs.before_commit":     {"../store/crash_test.go", `{"release_blobs", "1"`},
+	"store.release_blobs.after_commit":      {"../store/crash_test.go", `{"release_blobs", "1"`},
 	"store.describe_artifact.before_commit": {"../store/crash_test.go", `{"describe_artifact", "1"`},
 	"store.describe_artifact.after_commit":  {"../store/crash_test.go", `{"describe_artifact", "1"`},
 	"store.abandon_artifact.before_commit":  {"../store/crash_test.go", `{"abandon_artifact", "1"`},

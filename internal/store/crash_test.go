@@ -21,6 +21,7 @@ type state struct {
 	key, context, memory, fork                         string
 	second                                             string // file
 	needed                                             bool   // a blob that nothing needs at first
+	released                                           bool   // that blob, for the sweep
 	revision, generation                               int64  // 0: the first
 }
 
@@ -70,6 +71,7 @@ var crashStates = []struct {
 	{"reserve_artifact", "3", swept.with(func(s *state) { s.second = "reserved" })},
 	{"commit_artifact", "2", swept.with(func(s *state) { s.second = "ready" })},
 	{"expire_artifact", "1", swept.with(func(s *state) { s.second = "expired" })},
+	{"release_blobs", "1", swept.with(func(s *state) { s.second, s.released = "expired", true })},
 	{"blob_refs", "1", swept.with(func(s *state) { s.second, s.needed = "expired", true })},
 	{"end_session", "1", swept.with(func(s *state) { s.second, s.needed, s.session = "expired", true, "closed" })},
 	{"purge", "1", state{key: "revoked", fork: "cmt_fork", needed: true}},
@@ -176,6 +178,8 @@ func mustState(t *testing.T, path string) state {
 	if _, err := db.Artifact(t.Context(), p, "art_second"); check(err) {
 		s.second = map[bool]string{true: "ready", false: "expired"}[slices.ContainsFunc(due, func(a workbench.Artifact) bool { return a.ID == "art_second" })]
 	}
+	old, err := db.UnreferencedBlobs(t.Context(), time.Now().Add(-time.Hour), 10)
+	s.released = check(err) && slices.Contains(old, "other")
 	unneeded, err := db.UnreferencedBlobs(t.Context(), time.Now().Add(time.Hour), 10)
 	s.needed = check(err) && s.fork != "" && !slices.Contains(unneeded, "other")
 	if a, err := db.Artifact(t.Context(), p, "art_crash"); check(err) {

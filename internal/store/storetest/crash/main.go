@@ -188,6 +188,9 @@ func later(db *store.DB, p workbench.Principal, now time.Time, lease func(contex
 			return err
 		}},
 		{"expire_artifact", func(ctx context.Context) error { return db.MarkExpired(ctx, second, now.Add(2*time.Hour)) }},
+		{"release_blobs", func(ctx context.Context) error {
+			return db.ReleaseBlobs(ctx, p.TenantID, []string{"other"}, now.Add(-2*time.Hour))
+		}},
 		{"blob_refs", func(ctx context.Context) error { return db.PutBlobRefs(ctx, "owner", p.TenantID, []string{"other"}) }},
 		{"end_session", func(ctx context.Context) error {
 			_, err := db.EndSession(ctx, p, session, workbench.SessionClosed, now)
