@@ -50,7 +50,7 @@ func openOut(name string) (*outdir.Dir, error) {
 	dir, err := outdir.Open(name)
 	if err != nil {
 		return nil, workbench.E(workbench.CodeInvalidRequest, "the directory for the results cannot be used: %s", name).WithField("out").
-			WithHint("name a directory, or one that can be made; nothing was run").Caused(err)
+			WithHint("name a directory, or one that can be made; nothing was done").Caused(err)
 	}
 	return dir, nil
 }

@@ -58,7 +58,7 @@ func TestWorkspaceOutgrewItsLimit(t *testing.T) {
 			w.mustTouch(t, "UPDATE sessions SET limits = json_set(limits, '$.workspaceBytes', 1048576) WHERE id = ?", s.id)
 			r := s.mustBash("true")
 			wantEnd(t, r, workbench.StatusFailed, workbench.ReasonWorkspaceFull)
-			for _, part := range []string{"4509696 bytes", "may hold 16384 and 1048576", "nothing ran", "limits.workspaceBytes", "Delete files"} {
+			for _, part := range []string{"4509696 bytes", "may hold 16384 and 1048576", "nothing ran", "delete files from the workspace, or configure the session with a higher limits.workspaceBytes"} {
 				if !strings.Contains(r.Message, part) {
 					t.Errorf("message %q lacks %q", r.Message, part)
 				}
@@ -78,4 +78,18 @@ func TestWorkspaceOutgrewItsLimit(t *testing.T) {
 			wantOut(t, s.mustBash("ls"), "small\n")
 		})
 	}
+}
+
+// TestSelectedFilesDoNotFit: a run whose files do not fit says so and what to
+// do, and the session goes on.
+func TestSelectedFilesDoNotFit(t *testing.T) {
+	small := workbench.MiB
+	s := mustShared(t).mustSession(t, sdk.CreateSession{Limits: &workbench.LimitsRequest{WorkspaceBytes: &small}})
+	large := s.mustUpload("large", strings.Repeat("x", 2<<20))
+	r := s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "true", Artifacts: []workbench.ArtifactSelect{{ID: large.ID}}})
+	wantEnd(t, r, workbench.StatusFailed, workbench.ReasonSelection)
+	if want := "the selected files do not fit into the workspace; nothing ran: delete files from the workspace, or configure the session with a higher limits.workspaceBytes"; r.Message != want {
+		t.Errorf("message %q", r.Message)
+	}
+	wantOut(t, s.mustBash("ls"), "")
 }

@@ -87,7 +87,7 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 		if workbench.HasCode(err, workbench.CodeWorkspaceFull) {
 			x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitWorkspace)
 			return x.refuse(ctx, workbench.ReasonWorkspaceFull, workbench.E(workbench.CodeWorkspaceFull,
-				"%s; nothing ran. Delete files from the workspace, or configure the session with a higher limits.workspaceBytes", workbench.AsError(err).Detail))
+				"%s; nothing ran: %s", workbench.AsError(err).Detail, moreRoom))
 		}
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
@@ -159,6 +159,9 @@ func (x *execution) refuse(ctx context.Context, why workbench.Reason, cause erro
 	}, x.e.terminal(x.run.ID))
 }
 
+// moreRoom is what to do about a workspace that is full.
+const moreRoom = "delete files from the workspace, or configure the session with a higher limits.workspaceBytes"
+
 // unplaced settles a run whose selected files could not be placed. Those that
 // were placed are taken back; a sandbox that does not let them go is given up.
 func (x *execution) unplaced(ctx context.Context, err error) error {
@@ -178,6 +181,9 @@ func (x *execution) unplaced(ctx context.Context, err error) error {
 	}
 	if workbench.ClassOf(workbench.CodeOf(err)).HTTP >= 500 {
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
+	}
+	if workbench.HasCode(err, workbench.CodeWorkspaceFull) {
+		err = workbench.E(workbench.CodeWorkspaceFull, "the selected files do not fit into the workspace; nothing ran: %s", moreRoom).Caused(err)
 	}
 	return x.refuse(ctx, workbench.ReasonSelection, x.misplaced(err))
 }
