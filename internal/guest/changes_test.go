@@ -275,3 +275,19 @@ func TestUntouched(t *testing.T) {
 		}
 	})
 }
+
+// A file with thousands of names, all of which change: each leads to the others.
+func TestScanOfAFileWithManyNames(t *testing.T) {
+	onDefault(t, func(t *testing.T, s *session) {
+		s.code(t, workbench.Python, "import os\nopen('a', 'w').write('x')\nfor i in range(8000): os.link('a', f'l{i}')").want(t, 0, "")
+		_, res := s.scan(t, "")
+		if res.Entries != 8001 {
+			t.Fatalf("%d entries", res.Entries)
+		}
+		s.code(t, workbench.Python, "import os\nopen('a', 'w').write('y')\nfor i in range(4000): os.unlink(f'l{i}')").want(t, 0, "")
+		f, res := s.scan(t, res.Token)
+		if res.Complete || len(f.order) != 8001 || string(f.content["l7999"]) != "y" {
+			t.Errorf("%d changes, complete %v, l7999 is %q", len(f.order), res.Complete, f.content["l7999"])
+		}
+	})
+}

@@ -212,6 +212,23 @@ func TestJavaScriptContext(t *testing.T) {
 				s.cell(t, "js", js, "p.n").wantShown(t, "result 3")
 			}
 		})
+		t.Run("what does not want to be shown", func(t *testing.T) {
+			for source, shown := range map[string]string{
+				"throw undefined": "error Error: undefined",
+				"throw new Proxy(() => {}, { get() { throw new Error('g') }, getPrototypeOf() { throw 1 } })":                                                    "error Error: [Function (anonymous)]",
+				"throw Object.defineProperties(new Error('x'), Object.fromEntries(['stack', 'name', 'message', 'code'].map((n) => [n, { get() { throw 1 } }])))": "error Error: ",
+				"const c = {}; c.c = c; c":          "result <ref *1> { c: [Circular *1] }",
+				`const h = ["\ud800", "\u00e9"]; h`: `result [ '\ud800', 'é' ]`,
+			} {
+				r := inContext("js", js, source)
+				r.Timeout = 20 * time.Second
+				o := s.do(t, r)
+				if o.Reason != "" || o.ExitCode != 0 && !strings.HasPrefix(shown, "error") || !o.Context.Alive {
+					t.Errorf("%q: %+v %s", source, o.ExecResult, o.stderr)
+				}
+				o.wantShown(t, shown)
+			}
+		})
 		t.Run("exit", func(t *testing.T) {
 			o := s.cell(t, "js", js, "process.on('exit', () => console.log('bye')); process.exit(42)")
 			o.want(t, 42, "bye\n")

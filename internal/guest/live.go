@@ -89,7 +89,7 @@ func (l *lister) walk(fd int, prefix string, depth int) error {
 		return err
 	}
 	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Compact(names) { // one that was moved on while they were read comes twice
 		if err := l.cancel(); err != nil {
 			return err
 		}

@@ -94,16 +94,22 @@ func checked() map[uintptr]bpfCode {
 	// Nothing may have the kernel send SIGCONT: see notChosen. A descriptor that is
 	// ready would also end a process that stands still, and whom that leaves alone
 	// in its process group, the kernel continues.
+	spaces := anyBit(0, newNamespaces)
+	// Who waits as in vfork takes no signal. That it is for a child which has
+	// stopped can be seen only where the child is its own: see sweep.
+	vfork := append(bpfCode{arg(0)}, branch(unix.BPF_JSET, unix.CLONE_VFORK, anyBit(0, unix.CLONE_PARENT|unix.CLONE_THREAD|newNamespaces), spaces)...)
 	clone := append(bpfCode{arg(0), stmt(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, 0xff)}, // the signal at the child's end
-		equal(uint32(unix.SIGCONT), ret(retEPERM), anyBit(0, newNamespaces))...)
+		equal(uint32(unix.SIGCONT), ret(retEPERM), vfork)...)
 	return map[uintptr]bpfCode{
 		unix.SYS_CLONE:   clone,
 		unix.SYS_UNSHARE: anyBit(0, newNamespaces|unix.CLONE_NEWTIME),
 		unix.SYS_SOCKET:  socket,
 		unix.SYS_IOCTL: append(bpfCode{arg(1)}, equal(unix.TIOCSTI, ret(retEPERM), equal(tiocLinux, ret(retEPERM),
 			equal(unix.TIOCSETD, ret(retEPERM), ret(retAllow))))...),
-		unix.SYS_FCNTL:       notChosen(1, fSetSig, 2, unix.SIGCONT, unix.SIGKILL),
-		unix.SYS_PRCTL:       notChosen(0, unix.PR_SET_PDEATHSIG, 1, unix.SIGCONT),
+		unix.SYS_FCNTL: notChosen(1, fSetSig, 2, unix.SIGCONT, unix.SIGKILL),
+		unix.SYS_PRCTL: notChosen(0, unix.PR_SET_PDEATHSIG, 1, unix.SIGCONT),
+		// Nor does it take one while a listener, which can be anybody's, has its call.
+		unix.SYS_SECCOMP:     anyBit(1, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER),
 		unix.SYS_PERSONALITY: oneOf(0, retEPERM, 0, 0x0008, 0x20000, 0x40000, 0x20008, 0xffffffff),
 	}
 }

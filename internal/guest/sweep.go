@@ -13,7 +13,7 @@ import (
 // Times of stopping a group: the first look comes at once, and the next ones in
 // growing distances.
 const (
-	sweepWithin = 2 * time.Second
+	sweepWithin = 8 * time.Second
 	sweepFirst  = 20 * time.Microsecond
 	sweepMost   = time.Millisecond
 )

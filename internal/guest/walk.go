@@ -34,6 +34,7 @@ type walker struct {
 	lost    map[guestwire.Path]bool // paths that are no more what everything below them was in
 	gone    map[guestwire.Path]bool // known entries that are not there
 	linked  []guestwire.Path        // further names of files that have several
+	spread  map[uint64]bool         // files all of whose names are looked at: each of thousands would bring all the others
 	skipped map[guestwire.Path]string
 	skips   int64
 	vague   bool
@@ -76,7 +77,7 @@ func (t *tree) walker(ctx context.Context, l guestwire.SandboxLimits, quiet bool
 	return &walker{t: t, leftBytes: wholePages(l.WorkspaceBytes), leftEntries: l.WorkspaceInodes,
 		trust: t.quiet && t.times, at: time.Now(), quiet: quiet,
 		found: map[guestwire.Path]node{}, looked: map[guestwire.Path]bool{}, walked: map[guestwire.Path]bool{},
-		lost: map[guestwire.Path]bool{}, gone: map[guestwire.Path]bool{}, skipped: map[guestwire.Path]string{},
+		lost: map[guestwire.Path]bool{}, gone: map[guestwire.Path]bool{}, skipped: map[guestwire.Path]string{}, spread: map[uint64]bool{},
 		small: map[guestwire.Path][]byte{}, room: smallFiles, cancel: ctx.Err}
 }
 
@@ -167,8 +168,8 @@ func (w *walker) lookAt(names map[guestwire.Path]happening, l guestwire.SandboxL
 			continue
 		}
 		w.looked[p] = true
-		if old, ok := w.t.nodes[p]; ok && old.typ == guestwire.TypeFile && len(w.t.names[old.inode]) > 1 {
-			left = append(left, w.t.names[old.inode]...)
+		if old, ok := w.t.nodes[p]; ok && old.typ == guestwire.TypeFile {
+			left = append(left, w.namesOf(old.inode)...)
 		}
 		if err := w.lookOnce(&dirs, p, names[p]); err != nil {
 			return err
@@ -181,6 +182,15 @@ func (w *walker) lookAt(names map[guestwire.Path]happening, l guestwire.SandboxL
 		return errUnsure
 	}
 	return nil
+}
+
+// namesOf gives the names that a file had at the last scan, once.
+func (w *walker) namesOf(inode uint64) []guestwire.Path {
+	if w.spread[inode] {
+		return nil
+	}
+	w.spread[inode] = true
+	return w.t.names[inode]
 }
 
 // lookOnce looks at one name.
@@ -414,7 +424,7 @@ func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, de
 			return nil
 		}
 		if !w.whole && st.Nlink > 1 {
-			w.linked = append(w.linked, w.t.names[st.Ino]...)
+			w.linked = append(w.linked, w.namesOf(st.Ino)...)
 		}
 		if err := w.file(fd, name, p, &n); err != nil {
 			w.skip(p, whyUnreadable)

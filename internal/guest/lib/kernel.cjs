@@ -134,14 +134,27 @@ function describe(error) {
   }
 }
 
+// say asks the program's own error, which may throw instead.
+function say(ask, otherwise) {
+  try {
+    return String(ask());
+  } catch {
+    return otherwise;
+  }
+}
+
 // complain prints and shows an error; the cell has failed.
 async function complain(cell, error) {
   cell.code = 1;
   const text = describe(error);
   fs.writeSync(2, `${text}\n`);
   const native = util.types.isNativeError(error);
-  const told = { ename: native ? String(error.name) : 'Error', evalue: native ? String(error.message) : String(util.inspect(error)), traceback: text.split('\n') };
-  if (error?.code === 'EMFILE') try { fs.writeSync(REPORT, 'open_files\n'); } catch { /* it is closed */ }
+  const told = {
+    ename: native ? say(() => error.name, 'Error') : 'Error',
+    evalue: native ? say(() => error.message, '') : say(() => util.inspect(error), 'it cannot be shown'),
+    traceback: text.split('\n'),
+  };
+  if (say(() => error?.code, '') === 'EMFILE') try { fs.writeSync(REPORT, 'open_files\n'); } catch { /* it is closed */ }
   await show(cell, 'error', { 'application/json': JSON.stringify(told), 'text/plain': `${told.ename}: ${told.evalue}` });
 }
 
@@ -149,7 +162,7 @@ async function show(cell, kind, data) {
   try {
     await helper.show(kind, data);
   } catch (error) {
-    fs.writeSync(2, `workbench: the value could not be shown: ${error.message}\n`);
+    fs.writeSync(2, `workbench: the value could not be shown: ${say(() => error.message, '')}\n`);
   }
 }
 
@@ -176,7 +189,7 @@ async function run(cell) {
     await new Promise((go) => setImmediate(go)); // rejections that nobody handles show by then
     await cell.complaints;
   } catch (error) {
-    if (error === cell.interrupted) cell.code = 130;
+    if (cell.interrupted && error === cell.interrupted) cell.code = 130; // a program may throw undefined
     else await complain(cell, error);
   }
   finish(cell);

@@ -3,6 +3,7 @@ package oci
 import (
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -99,6 +100,7 @@ func (d *Driver) runcSpec(s *specs.Spec, l *live) {
 	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	s.Linux.Seccomp = seccompProfile()
 	s.Linux.RootfsPropagation = "private"
+	s.Linux.Sysctl = ownShare()
 	if d.boundsCode() {
 		s.Process.Env = append(s.Process.Env, guestwire.CodeGroupEnv+"=3")
 		s.Linux.CgroupsPath = d.site.groups.Path(l.id) + d.restOf()
@@ -117,6 +119,17 @@ func (d *Driver) runcSpec(s *specs.Spec, l *live) {
 }
 
 const cpuPeriod = 100_000 // µs, as in package cgroup
+
+// ownShare bounds what the kernel counts by user over all name spaces: a sandbox
+// could else use up what the host's root and every other sandbox have of it, 128
+// instances of inotify by default. The guest takes one, with as many watches as
+// it follows directories and files.
+func ownShare() map[string]string {
+	if _, err := os.Stat("/proc/sys/user/max_inotify_instances"); err != nil {
+		return nil // Linux before 4.13
+	}
+	return map[string]string{"user.max_inotify_instances": "8", "user.max_inotify_watches": "32768"}
+}
 
 // rlimits are the guest's; it lowers them further for user code. None is above
 // what this process has itself, since raising one needs a privilege that a

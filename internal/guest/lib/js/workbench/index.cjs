@@ -22,6 +22,8 @@ class WorkbenchError extends Error {
 
 const MAX_DISPLAY = 16 << 20; // of one display, as JSON
 const MAX_TEXT = 1 << 20; // of a text that has to be cut
+const MAX_DEPTH = 1000; // of what is shown as JSON
+const HALF = /\p{Surrogate}/u; // of a pair, by itself: no text on the wire has it
 
 let active = 0;
 const waiting = [];
@@ -123,16 +125,17 @@ function bundle(value) {
   return data;
 }
 
-// isPlain: JSON has all of it.
-function isPlain(value, budget) {
-  if (budget.left-- <= 0) return false;
-  if (value === null || typeof value === 'string' || typeof value === 'boolean') return true;
+// isPlain: JSON has all of it. What refers to itself is as deep as no JSON is.
+function isPlain(value, budget, depth = 0) {
+  if (budget.left-- <= 0 || depth > MAX_DEPTH) return false;
+  if (typeof value === 'string') return !HALF.test(value);
+  if (value === null || typeof value === 'boolean') return true;
   if (typeof value === 'number') return Number.isFinite(value);
   if (typeof value !== 'object') return false;
   const kind = Object.getPrototypeOf(value);
   if (!Array.isArray(value) && kind !== null && Object.getPrototypeOf(kind) !== null) return false;
   if (typeof value.toJSON === 'function' || Object.getOwnPropertySymbols(value).length) return false;
-  return Object.values(value).every((v) => isPlain(v, budget));
+  return Object.entries(value).every(([name, v]) => !HALF.test(name) && isPlain(v, budget, depth + 1));
 }
 
 let shown = Promise.resolve(); // the last display: they come in order
