@@ -73,3 +73,20 @@ func TestContextThatCannotStart(t *testing.T) {
 		})
 	}
 }
+
+// TestContextWhoseStartEndsIt: what an interpreter reads when it starts is code,
+// whatever status it ends with: something has run.
+func TestContextWhoseStartEndsIt(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	s.mustWrite("start.sh", "echo began > began; exit 126")
+	if _, err := s.c.CreateContext(t.Context(), s.id, sdk.CreateContext{ID: "c", Language: workbench.Bash, Env: map[string]string{"BASH_ENV": "/mnt/files/start.sh"}}); err != nil {
+		t.Fatal(err)
+	}
+	r := s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "echo never", ContextID: "c"})
+	if r.Status != workbench.StatusFailed || r.Reason == workbench.ReasonContextStart || strings.Contains(r.Message, "nothing ran") {
+		t.Errorf("%s %s, message %q", r.Status, r.Reason, r.Message)
+	}
+	if r.Files.Total != 1 {
+		t.Errorf("files %+v, want one more", r.Files)
+	}
+}

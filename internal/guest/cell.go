@@ -36,7 +36,7 @@ func (e *execution) cell(ctx context.Context) (guestwire.ExecResult, error) {
 	}
 	defer func() { <-k.turn }()
 	s.spares.begun()
-	defer func() { s.spares.ended(e.settled) }()
+	defer func() { s.spares.ended(e.noScan) }()
 	s.runs.Add(1)
 	k.begin(e)
 	res, alive, err := e.runCell(ctx, k, fresh)
@@ -105,7 +105,7 @@ func (e *execution) runCell(ctx context.Context, k *kernel, fresh bool) (res gue
 	}
 	res = e.result(reason)
 	res.Untouched = e.s.untouched(k.group, alive)
-	e.settled = res.Untouched != ""
+	e.noScan = res.Untouched != ""
 	return res, alive, nil
 }
 
@@ -146,14 +146,30 @@ func (e *execution) awaitKernel(ctx context.Context, k *kernel) workbench.Reason
 const cannotBegin = 126
 
 // stayedOut reports whether a new interpreter has ended before it was ready, and
-// with it e, because it could not enter its directory.
+// with it e, because it could not enter its directory. The status alone does not
+// tell: code that an interpreter reads when it starts may end it with the same.
 func (k *kernel) stayedOut(e *execution) bool {
 	select {
 	case <-k.began:
 		return false
 	default:
-		return e.over() && e.status.Exited() && e.status.ExitStatus() == cannotBegin
+		return e.over() && e.status.Exited() && e.status.ExitStatus() == cannotBegin && !userMayEnter(e.r.Dir)
 	}
+}
+
+// userMayEnter reports whether user code can have a directory as its own; ""
+// stands for the workspace.
+func userMayEnter(dir string) bool {
+	if dir == "" {
+		dir = workspaceDir
+	}
+	return asUser(func() error {
+		fd, err := unix.Open(dir+"/.", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return unix.Close(fd)
+	}) == nil
 }
 
 // cannotEnter says why an interpreter could not start in a directory.

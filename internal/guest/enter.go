@@ -43,7 +43,7 @@ func (e *execution) enterSpare(sp *spare) error {
 		e.admitted <- sp.process.admit(e.b)
 		return nil
 	}
-	go func() { e.admitted <- sp.process.admit(e.b) }() // waited for before it gets its code
+	go func() { e.admitted <- sp.process.admit(e.b) }() // the process waits for it before it gets its code; ends with the group
 	return nil
 }
 

@@ -36,7 +36,7 @@ type execution struct {
 	fresh  bool   // nothing of a user has run in the group
 	forked bool   // its process is a zygote's, which stays for it
 
-	settled bool // no scan has to follow
+	noScan bool // none has to follow
 
 	admitted chan error // its process counts as user code; only with a spare
 	pid      int        // of the main process, in the group
@@ -72,7 +72,7 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 		return e.cell(ctx)
 	}
 	s.spares.begun()
-	defer func() { s.spares.ended(e.settled) }()
+	defer func() { s.spares.ended(e.noScan) }()
 	if err := e.enter(); err != nil {
 		return guestwire.ExecResult{}, notStarted(err)
 	}
@@ -184,7 +184,7 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	res := e.result(reason)
 	if !e.r.KeepGroup {
 		res.Untouched = e.s.untouched(e.group, false)
-		e.settled = res.Untouched != ""
+		e.noScan = res.Untouched != ""
 	}
 	return res, nil
 }

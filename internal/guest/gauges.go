@@ -45,9 +45,9 @@ func gauge(fd int) string {
 }
 
 // tasksNow is how many tasks of user code there are, where the kernel tells.
-func (g gauges) tasksNow() int64 {
-	n, _ := strconv.ParseInt(strings.TrimSpace(gauge(g.tasks)), 10, 64)
-	return n
+func (g gauges) tasksNow() (n int64, known bool) {
+	n, err := strconv.ParseInt(strings.TrimSpace(gauge(g.tasks)), 10, 64)
+	return n, err == nil
 }
 
 // refused is how often the kernel refused user code a task.

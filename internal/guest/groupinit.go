@@ -173,7 +173,7 @@ func (g *groupInit) answer(c groupCommand, fds []int) groupEvent {
 		}
 		return groupEvent{}
 	case "pause":
-		return sweep(unix.SIGSTOP)
+		return sweep(unix.SIGSTOP, c.Within)
 	case "resume":
 		if err := unix.Kill(-1, unix.SIGCONT); err != nil && err != unix.ESRCH {
 			return groupEvent{Error: err.Error()}

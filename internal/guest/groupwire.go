@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,8 @@ type groupCommand struct {
 	PID    int    `json:"pid,omitempty"`
 	Admit  bool   `json:"admit,omitempty"` // spawn: at once
 	Signal int    `json:"signal,omitempty"`
+
+	Within time.Duration `json:"within,omitempty"` // pause: for how long it may take, ns
 }
 
 // groupEvent is an answer (Seq > 0) or the end of a spawned process (Seq 0).

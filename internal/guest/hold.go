@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"time"
 
 	"github.com/workbenchdev/workbench"
 )
@@ -25,7 +26,7 @@ func (s *supervisor) hold(g *group, why uint32, now int64) error {
 	defer g.pausing.Unlock()
 	held := g.held.Load()
 	if held == 0 || why == holdScan && (now == othersRan || now != g.stood) {
-		if _, err := g.ask(groupCommand{Op: "pause"}); err != nil {
+		if _, err := g.ask(groupCommand{Op: "pause", Within: within(why)}); err != nil {
 			if held == 0 {
 				_ = g.tell(groupCommand{Op: "resume"}) // what did stop goes on
 			}
@@ -35,6 +36,22 @@ func (s *supervisor) hold(g *group, why uint32, now int64) error {
 	}
 	g.held.Store(held | why)
 	return nil
+}
+
+// For how long a group may take to stand still. A cell's end waits for it, for
+// which a host that has cancelled the cell gives 2 s in all, and a context that
+// does not stop is ended. Where the host or a scan wants it, not stopping costs
+// the sandbox.
+const (
+	idleWithin  = 2 * time.Second
+	otherWithin = 8 * time.Second
+)
+
+func within(why uint32) time.Duration {
+	if why == holdIdle {
+		return idleWithin
+	}
+	return otherWithin
 }
 
 // ranWith is how many runs have begun, or othersRan while code of another group

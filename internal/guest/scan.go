@@ -83,7 +83,14 @@ func (s *supervisor) untouched(g *group, stands bool) string {
 // gone waits a moment for everything of a group that was killed to be gone.
 func (s *supervisor) gone(g *group) bool {
 	deadline := time.Now().Add(untouchedWithin)
-	for wait := leaveFirst; s.watch.tasksNow() > 0 || !s.watch.own && !isEnded(g); wait = min(2*wait, leaveMost) {
+	isGone := func() bool {
+		if !s.watch.own {
+			return isEnded(g)
+		}
+		tasks, known := s.watch.tasksNow()
+		return known && tasks == 0
+	}
+	for wait := leaveFirst; !isGone(); wait = min(2*wait, leaveMost) {
 		if time.Now().After(deadline) {
 			return false
 		}
@@ -100,14 +107,20 @@ func (s *supervisor) gone(g *group) bool {
 // is new by now has tasks, too, and nothing that it could have open.
 func (s *supervisor) left(ctx context.Context) bool {
 	deadline := time.Now().Add(leaveWithin)
-	for wait := leaveFirst; s.watch.tasksNow() > 0; wait = min(2*wait, leaveMost) {
+	for wait := leaveFirst; ; wait = min(2*wait, leaveMost) {
+		tasks, known := s.watch.tasksNow()
+		if !known {
+			return !s.watch.own
+		}
+		if tasks == 0 {
+			return true
+		}
 		if len(s.live()) > 0 || ctx.Err() != nil || time.Now().After(deadline) {
 			return false
 		}
 		ts := unix.NsecToTimespec(int64(wait))
 		_ = unix.Nanosleep(&ts, nil) // the runtime's own sleep takes a millisecond at least
 	}
-	return true
 }
 
 // For how long a scan waits for processes that were killed, and the first and

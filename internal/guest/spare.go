@@ -101,13 +101,13 @@ func (p *spares) begun() {
 	p.renewIn(replaceDuring)
 }
 
-// ended notes that it is over. settled says that no scan comes, after which
+// ended notes that it is over. noScan says that no scan comes, after which
 // spares would be replaced.
-func (p *spares) ended(settled bool) {
+func (p *spares) ended(noScan bool) {
 	p.mu.Lock()
 	p.active--
 	p.mu.Unlock()
-	if settled {
+	if noScan {
 		p.renewIn(renewAfterAnswer)
 	} else {
 		p.renewIn(replaceAfter)
@@ -269,15 +269,15 @@ func (p *spares) renewIn(d time.Duration) {
 	}
 }
 
-// discard has what an ended exec had taken away when nobody waits for that. Of
-// the many that end without a pause between them, one does it for all.
+// discard has what an ended exec had taken away when nobody waits for that, or
+// beside what runs where many end without a pause between them.
 func (p *spares) discard(takeAway func()) {
 	p.mu.Lock()
 	p.left = append(p.left, takeAway)
 	many := len(p.left) >= mostLeft
 	p.mu.Unlock()
 	if many {
-		p.takeAway()
+		go p.takeAway() // ends with what is taken away
 	}
 }
 

@@ -13,16 +13,15 @@ import (
 // Times of stopping a group: the first look comes at once, and the next ones in
 // growing distances.
 const (
-	sweepWithin = 8 * time.Second
-	sweepFirst  = 20 * time.Microsecond
-	sweepMost   = time.Millisecond
+	sweepFirst = 20 * time.Microsecond
+	sweepMost  = time.Millisecond
 )
 
 // sweep sends a stopping signal to everything in the namespace until nothing
 // new appears and nothing runs. A context is stopped after every cell, so it makes
 // few system calls.
-func sweep(sig unix.Signal) groupEvent {
-	deadline := time.Now().Add(sweepWithin)
+func sweep(sig unix.Signal, within time.Duration) groupEvent {
+	deadline := time.Now().Add(within)
 	proc, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return groupEvent{Error: err.Error()}

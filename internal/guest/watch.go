@@ -481,7 +481,8 @@ func (w *watch) used() int64 {
 	text := gauge(w.memoryFile)
 	total, free := kilobytes(text, "MemTotal:"), kilobytes(text, "MemFree:")
 	files, _ := space(w.workspace)
-	return total - free - files - w.tasksNow()*forkedPages
+	tasks, _ := w.tasksNow()
+	return total - free - files - tasks*forkedPages
 }
 
 // forkedPages is what gVisor itself uses up for each task of user code: it

@@ -258,7 +258,7 @@ type ExecResult struct {
 	// all but Dropped.
 	Displays        int64 `json:"displays,omitempty"`
 	DisplaysDropped int64 `json:"displaysDropped,omitempty"`
-	// Untouched is the token of the last scan or write where nothing of the
+	// Untouched is the token of the last scan or restore where nothing of the
 	// workspace has changed since, for certain: a scan from there would name no
 	// entry. "" says that one has to tell.
 	Untouched string `json:"untouched,omitempty"`

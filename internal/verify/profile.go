@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -61,6 +62,7 @@ func withoutNamespace(spec *specs.Spec, types ...specs.LinuxNamespaceType) {
 	spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return slices.Contains(types, n.Type) })
 	if slices.Contains(types, specs.UserNamespace) {
 		spec.Linux.UIDMappings, spec.Linux.GIDMappings = nil, nil
+		maps.DeleteFunc(spec.Linux.Sysctl, func(name, _ string) bool { return strings.HasPrefix(name, "user.") }) // would be the host's
 	}
 }
 
