@@ -192,6 +192,9 @@ func (w *watch) round() {
 	used := w.usedAbove(lowest)
 	w.mu.Lock()
 	w.memory = max(used, 0)
+	if used <= w.b.limits.MemoryBytes {
+		w.ebb = time.Time{} // what was ended is gone
+	}
 	for _, x := range w.execs {
 		x.peak = max(x.peak, used)
 	}
@@ -265,7 +268,7 @@ func (w *watch) unmapped(scratch int64) int64 {
 // an exec which has just been ended for it: a killed process goes a moment after
 // its group.
 func (w *watch) stays(mark int64) bool {
-	for range ebbLooks {
+	for {
 		w.mu.Lock()
 		ebbs := time.Since(w.ebb) < ebbTime
 		w.mu.Unlock()
@@ -274,18 +277,17 @@ func (w *watch) stays(mark int64) bool {
 		}
 		time.Sleep(glanceEvery)
 		if w.usedAbove(mark) <= w.b.limits.MemoryBytes {
+			w.mu.Lock()
+			w.ebb = time.Time{}
+			w.mu.Unlock()
 			return false
 		}
 	}
-	return true
 }
 
-// For how long after an exec was ended for its memory other looks are taken
-// before one more is, and how many.
-const (
-	ebbTime  = 500 * time.Millisecond
-	ebbLooks = 100
-)
+// ebbTime is for how long after an exec was ended for its memory others are
+// spared, unless there was enough room at some moment since.
+const ebbTime = time.Second
 
 // largest ends the exec whose group uses most, of those that there were when it
 // was measured. If one of them has ended since, or is about to, the memory was
