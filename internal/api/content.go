@@ -83,6 +83,9 @@ func (c *call) content(name, mimeType, sha256 string, content io.ReadSeekCloser)
 		}
 		return c.w.cutOff(guarded.err)
 	}
+	if c.w.gone { // ServeContent does not tell
+		return c.w.cutOff(nil)
+	}
 	return nil
 }
 

@@ -118,6 +118,38 @@ func TestReaderOfEventsThatGoesAwayIsNoError(t *testing.T) {
 	}
 }
 
+// TestDownloadThatIsNotTakenIsRecorded: where only the writing fails, of a file
+// or of a patch, the trail has the download as cut, too.
+func TestDownloadThatIsNotTakenIsRecorded(t *testing.T) {
+	w := MustWorld(t, func(o *api.Options) { o.Engine = &comparing{Engine: o.Engine} })
+	key := w.Direct("", "acme", "ada")
+	_, admin := w.MustKey(identity.KeyRequest{Kind: workbench.KeyAdmin})
+	session := w.MustSession(key)
+	run := w.MustSubmit(key, session)
+	file := w.MustUpload(key, session, "f", "content")
+	for _, c := range []struct{ action, path, target string }{
+		{"artifact.download", "/v1/workbench/artifacts/" + file + "/content", file},
+		{"file.download", "/v1/workbench/runs/" + run + "/files/content?path=out/made.txt", run},
+		{"run.compare", "/v1/workbench/runs/" + run + "/diff", run},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.path, nil)
+		r.Header.Set("Authorization", "Bearer "+key)
+		r.Header.Set("Accept", "text/x-diff, application/octet-stream")
+		func() {
+			defer func() {
+				if v := recover(); v != http.ErrAbortHandler { //nolint:errorlint // it is panicked with bare
+					t.Errorf("%s: the connection is not cut: %v", c.action, v)
+				}
+			}()
+			w.checker.ServeHTTP(unread{httptest.NewRecorder()}, r)
+		}()
+		x := w.Do("GET", "/v1/workbench/audit?action="+c.action+"&target="+c.target, admin, "").Want(200)
+		if !strings.Contains(string(x.Body), `"outcome":"request_cancelled"`) {
+			t.Errorf("%s: the trail has %s", c.action, x.Body)
+		}
+	}
+}
+
 // TestRefusedBeforeSending: who waits for the answer before it sends a large
 // body, with or without asking for a go-ahead, gets it at once, also on a
 // connection that could have been kept.

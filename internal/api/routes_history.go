@@ -229,7 +229,7 @@ func (c *call) compare(load func() (workbench.Compared, error)) error {
 	for p := first; ; {
 		for _, d := range p.Items {
 			if _, err := c.w.Write([]byte(d.Diff)); err != nil {
-				return nil //nolint:nilerr // a client that is gone is no error of ours
+				return c.w.cutOff(err)
 			}
 		}
 		if at.Cursor = p.Next; at.Cursor == "" {
