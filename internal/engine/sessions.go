@@ -180,6 +180,26 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 		expected = s.Revision // compare and set on what this request was computed from
 	}
 	was := s
+	if s, err = e.reconfigured(s, req); err != nil {
+		return workbench.Session{}, err
+	}
+	if expected == s.Revision && sameConfiguration(was, s) {
+		return was, nil // nothing of it is new: no revision says so
+	}
+	seen := store.Seen{Revision: expected}
+	if req.Limits != nil && req.Limits.WorkspaceBytes != nil {
+		seen.Head = &s.HeadCommit
+		if err := e.holdsNoMore(ctx, s); err != nil {
+			return workbench.Session{}, err
+		}
+	}
+	s.Revision = expected + 1
+	return e.o.Store.AddRevision(ctx, p, revisionOf(s, p, e.now()), req.Labels, seen)
+}
+
+// reconfigured is the session as a request wants it. Codes: invalid_request,
+// limit_out_of_range, and those of what does not exist.
+func (e *Engine) reconfigured(s workbench.Session, req workbench.ConfigureSession) (workbench.Session, error) {
 	if req.Agent != nil {
 		s.Agent = *req.Agent
 	}
@@ -213,18 +233,7 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 			return workbench.Session{}, err
 		}
 	}
-	if expected == s.Revision && sameConfiguration(was, s) {
-		return was, nil // nothing of it is new: no revision says so
-	}
-	seen := store.Seen{Revision: expected}
-	if req.Limits != nil && req.Limits.WorkspaceBytes != nil {
-		seen.Head = &s.HeadCommit
-		if err := e.holdsNoMore(ctx, s); err != nil {
-			return workbench.Session{}, err
-		}
-	}
-	s.Revision = expected + 1
-	return e.o.Store.AddRevision(ctx, p, revisionOf(s, p, e.now()), req.Labels, seen)
+	return s, nil
 }
 
 // holdsNoMore refuses a limit that the session's last commit, which is what a

@@ -196,38 +196,16 @@ func failureReason(r guestwire.ExecResult) workbench.Reason {
 	return workbench.ReasonExit
 }
 
-// finish writes the settlement.
+// finish writes the settlement, with the commit if there is one that the history
+// has room for.
 func (x *execution) finish(ctx context.Context, made workspace.Committed, committed bool) error {
 	x.log.stop()
-	left := x.leave()
-	x.countResults()
-	x.run.Outputs.Stdout = x.streamInfo(ctx, workbench.Stdout, x.result.Total.Stdout)
-	x.run.Outputs.Stderr = x.streamInfo(ctx, workbench.Stderr, x.result.Total.Stderr)
-	if x.run.Outputs.Stdout.Truncated || x.run.Outputs.Stderr.Truncated {
-		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitOutput)
-	}
-	if x.full.Load() {
-		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
-	}
-	slices.Sort(x.run.LimitsHit)
-	x.run.LimitsHit = slices.Compact(x.run.LimitsHit)
+	s := store.Settlement{Epoch: x.epoch, Generation: x.gen, Context: x.leave()}
+	x.count(ctx)
 	finished := x.e.now()
 	x.run.FinishedAt = &finished
-	s := store.Settlement{Epoch: x.epoch, Generation: x.gen, Context: left}
 	if committed {
-		x.run.OutputRoot = made.Tree.Root()
-		x.run.Files.Exclusive = !x.shared
-		s.Changes = made.Changes
-		if x.shared { // what others committed meanwhile may be its own too
-			s.Changes = workspace.Diff(x.input, made.Tree)
-		}
-		if x.run.OutputRoot != x.c.tree.Root() || x.c.head == "" || len(made.Refs) > 0 {
-			commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: x.s.ID, TenantID: x.s.TenantID,
-				ParentID: x.c.head, Generation: x.gen, RunIDs: slices.Clone(x.c.since), Exclusive: !x.shared, CreatedAt: finished})
-			s.Commit, s.ManifestRefs, x.run.CommitID = &commit, made.Refs, commit.ID
-		} else {
-			x.run.CommitID = x.c.head // nothing changed: the same tree
-		}
+		x.describe(&s, made, finished)
 	}
 	x.warnOfDeadline(finished)
 	last := []workbench.LogEntry{statusEntry(x.run.ID, workbench.LogTerminal,
@@ -259,6 +237,38 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 	}
 	x.e.o.Metrics.RunEnded(string(x.run.Language), string(x.run.Status), time.Duration(x.run.QueuedMs)*time.Millisecond, time.Duration(x.run.DurationMs)*time.Millisecond)
 	return nil
+}
+
+// count notes how much the run gave out, and which limits it met by that.
+func (x *execution) count(ctx context.Context) {
+	x.countResults()
+	x.run.Outputs.Stdout = x.streamInfo(ctx, workbench.Stdout, x.result.Total.Stdout)
+	x.run.Outputs.Stderr = x.streamInfo(ctx, workbench.Stderr, x.result.Total.Stderr)
+	if x.run.Outputs.Stdout.Truncated || x.run.Outputs.Stderr.Truncated {
+		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitOutput)
+	}
+	if x.full.Load() {
+		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)
+	}
+	slices.Sort(x.run.LimitsHit)
+	x.run.LimitsHit = slices.Compact(x.run.LimitsHit)
+}
+
+// describe puts the workspace as the run left it into its settlement.
+func (x *execution) describe(s *store.Settlement, made workspace.Committed, at time.Time) {
+	x.run.OutputRoot = made.Tree.Root()
+	x.run.Files.Exclusive = !x.shared
+	s.Changes = made.Changes
+	if x.shared { // what others committed meanwhile may be its own too
+		s.Changes = workspace.Diff(x.input, made.Tree)
+	}
+	if x.run.OutputRoot == x.c.tree.Root() && x.c.head != "" && len(made.Refs) == 0 {
+		x.run.CommitID = x.c.head // nothing changed: the same tree
+		return
+	}
+	commit := made.Describe(workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: x.s.ID, TenantID: x.s.TenantID,
+		ParentID: x.c.head, Generation: x.gen, RunIDs: slices.Clone(x.c.since), Exclusive: !x.shared, CreatedAt: at})
+	s.Commit, s.ManifestRefs, x.run.CommitID = &commit, made.Refs, commit.ID
 }
 
 // filesEntry is the log entry of what the run changed.
