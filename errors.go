@@ -244,10 +244,3 @@ func ErrNotFound(what string) *Error {
 	return E(CodeNotFound, "no such %s", what).
 		WithHint("check the id, and that this key may see it")
 }
-
-// ErrHistoryFull refuses to store what a quota of histories has no room for.
-func ErrHistoryFull(format string, args ...any) *Error {
-	return E(CodeQuotaExceeded, format, args...).WithField("historyBytes").
-		WithHint("go on in a fork, which begins with the last files alone, and close this session, or have the operator raise --history-per-session or --history-per-tenant; " +
-			"the history of a session that has ended goes with its receipts")
-}

@@ -79,6 +79,9 @@ func TestFork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if read, err := c.AgentSession(t.Context(), fork.ID); err != nil || fork.HistoryBytes == 0 || read.HistoryBytes != fork.HistoryBytes {
+		t.Errorf("a fork is told that its history takes %d bytes, and then %d (%v)", fork.HistoryBytes, read.HistoryBytes, err)
+	}
 	if fork.Agent != "origin" || fork.Labels["team"] != "blue" || fork.ForkedFrom == nil || *fork.ForkedFrom != (workbench.Lineage{SessionID: s.id, RunID: one.ID, CommitID: one.CommitID}) {
 		t.Errorf("%+v from %+v", fork, fork.ForkedFrom)
 	}

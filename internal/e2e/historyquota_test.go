@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,11 +86,106 @@ func TestFullHistory(t *testing.T) {
 		t.Errorf("the history takes %d bytes and may take %d", got, most)
 	}
 
-	if _, err := c.ForkAgentSession(t.Context(), s.id, sdk.ForkSession{}); err == nil || !workbench.HasCode(err, workbench.CodeQuotaExceeded) {
-		t.Errorf("a fork that the tenant has no room for: %v", err)
+	_, err = c.ForkAgentSession(t.Context(), s.id, sdk.ForkSession{})
+	wantCode(t, err, workbench.CodeQuotaExceeded)
+	if hint := workbench.AsError(err).Hint; !strings.Contains(hint, "--history-per-tenant") || strings.Contains(hint, "fork") {
+		t.Errorf("a fork that the tenant has no room for is told %q", hint)
 	}
 	list, err := c.ListAgentSessions(t.Context(), sdk.SessionFilter{}, workbench.Page{})
 	if err != nil || len(list.Items) != 1 {
 		t.Errorf("%d sessions (%v), want 1: nothing of the fork is left", len(list.Items), err)
 	}
+}
+
+// blobs counts the stored contents.
+func (w *world) blobs(t *testing.T) int {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(w.dir, "data", "blobs", "??", "*"))
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d blobs, %v", len(all), err)
+	}
+	return len(all)
+}
+
+// TestRollBackOfAFullHistory: what goes back and forth stores nothing, however
+// often, and keeps its memory where there is no room for anything else.
+func TestRollBackOfAFullHistory(t *testing.T) {
+	const most = 2 * workbench.MiB
+	w := mustWorld(t, func(o *server.Options) { o.SessionHistory = most })
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	wantEnd(t, s.py("x = 41"), workbench.StatusSucceeded, "")
+	many := s.mustPython("import os\nfor i in range(8): open(f'part{i}', 'wb').write(os.urandom(100_000))")
+	wantEnd(t, many, workbench.StatusSucceeded, "")
+	wantEnd(t, s.mustBash("rm part*"), workbench.StatusSucceeded, "")
+	full := s.mustPython(writes("fill", most-s.mustHistoryBytes()-40*workbench.KiB))
+	wantEnd(t, full, workbench.StatusSucceeded, "")
+	stored, used := w.blobs(t), s.mustHistoryBytes()
+	for range 2 {
+		for _, to := range []string{many.ID, full.ID} {
+			back, err := s.c.RollBackSession(t.Context(), s.id, sdk.RollBack{Run: to})
+			if err != nil || back.Memory != workbench.MemoryKept {
+				t.Fatalf("%+v, %v", back, err)
+			}
+		}
+	}
+	if n := w.blobs(t); n > stored || s.mustHistoryBytes() != used {
+		t.Errorf("%d contents and %d bytes of history became %d and %d", stored, used, n, s.mustHistoryBytes())
+	}
+
+	up := s.mustUpload("up", string(mustAll(t, noise(100*workbench.KiB))))
+	r := s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "true", Artifacts: []workbench.ArtifactSelect{{ID: up.ID}}})
+	wantEnd(t, r, workbench.StatusFailed, workbench.ReasonSelection)
+	for _, part := range []string{"the selected files cannot be committed", "more than 2097152 bytes", "nothing ran", "--history-per-session"} {
+		if !strings.Contains(r.Message, part) {
+			t.Errorf("message %q lacks %q", r.Message, part)
+		}
+	}
+	wantOut(t, s.mustBash("ls"), "fill\n")
+	wantOut(t, s.py("print(x + 1)"), "42\n")
+}
+
+func mustAll(t *testing.T, r io.Reader) []byte {
+	t.Helper()
+	all, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestFullHistoryBesideABackgroundRun: a change that the history has no room for
+// takes nothing from a run that is in the sandbox.
+func TestFullHistoryBesideABackgroundRun(t *testing.T) {
+	w := mustWorld(t, func(o *server.Options) { o.SessionHistory = workbench.MiB })
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	run := s.mustSubmit(aside("echo begun; " + untilFile("stop") + "echo over"))
+	mustSay(t, s, run, "begun")
+
+	r := s.mustPython(writes("big", 2*workbench.MiB))
+	wantRefusedCommit(t, r, "wrote big\n")
+	if !slices.ContainsFunc(r.Notices, func(n workbench.Notice) bool { return strings.Contains(n.Detail, "stays there until they have ended") }) {
+		t.Errorf("notices %+v, want one that says where the files are", r.Notices)
+	}
+	wantRefusedCommit(t, s.mustBash("ls; echo in memory > /tmp/note"), "big\n") // it stayed, and is still too much
+
+	_, err := s.c.WriteWorkspaceFile(t.Context(), s.id, sdk.WriteFile{Path: "up"}, noise(2*workbench.MiB))
+	wantCode(t, err, workbench.CodeQuotaExceeded)
+	up := s.mustUpload("select", string(mustAll(t, noise(2*workbench.MiB))))
+	r = s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "true", Artifacts: []workbench.ArtifactSelect{{ID: up.ID}}})
+	wantEnd(t, r, workbench.StatusFailed, workbench.ReasonSelection)
+	if !strings.Contains(r.Message, "stay in the sandbox") {
+		t.Errorf("message %q", r.Message)
+	}
+
+	r = s.mustBash("ls; rm big select; cat /tmp/note; touch small")
+	wantEnd(t, r, workbench.StatusSucceeded, "")
+	wantOut(t, r, "big\nselect\nin memory\n")
+	if r.CommitID == "" {
+		t.Errorf("a change that there is room for was not committed: %+v", r.Notices)
+	}
+	s.mustBash("touch stop")
+	end := s.mustWait(run)
+	wantEnd(t, end, workbench.StatusSucceeded, "")
+	wantOut(t, end, "begun\nover\n")
+	wantOut(t, s.mustBash("ls"), "small\nstop\n")
 }

@@ -54,7 +54,6 @@ type compute struct {
 	head       string    // commit that tree is
 	base       string    // scan token of tree in the sandbox
 	doubt      *doubtful // a commit that head may have to be; see certain
-	waste      []waste   // the oldest first
 	oomKills   int64     // processes of box that the host had killed for memory, when last looked at
 	known      int64     // generation that a run is known to have been dispatched in
 	keep       bool      // the session keeps its memory when it is suspended

@@ -89,6 +89,13 @@ func (w writing) mode(there found) (uint32, error) {
 	return fileMode, nil
 }
 
+func (w writing) adds(tree workspace.Tree) int64 {
+	if there, ok := tree.Get(w.w.Path); ok && there.SHA256 == hex.EncodeToString(w.content.SHA256[:]) {
+		return 0
+	}
+	return w.content.Size
+}
+
 func (w writing) inSandbox(ctx context.Context, wire *guestwire.Client) error {
 	there, err := meet(ctx, wire, w.w.Path)
 	if err != nil {
@@ -147,6 +154,8 @@ type deleting struct {
 	recursive bool
 }
 
+func (d deleting) adds(workspace.Tree) int64 { return 0 }
+
 func (d deleting) inSandbox(ctx context.Context, wire *guestwire.Client) error {
 	err := wire.RemoveFile(ctx, guestwire.RemoveRequest{Path: guestwire.Path(d.path), Recursive: d.recursive})
 	if workbench.HasCode(err, workbench.CodeNotFound) {
@@ -174,6 +183,8 @@ func (d deleting) inTree(_ context.Context, b *workspace.Builder, tree workspace
 
 // moving gives something another name.
 type moving struct{ r guestwire.MoveRequest }
+
+func (m moving) adds(workspace.Tree) int64 { return 0 }
 
 func (m moving) inSandbox(ctx context.Context, wire *guestwire.Client) error {
 	err := wire.MoveFile(ctx, m.r)
@@ -231,6 +242,8 @@ type making struct {
 	path string
 	at   time.Time
 }
+
+func (m making) adds(workspace.Tree) int64 { return 0 }
 
 func (m making) inSandbox(ctx context.Context, wire *guestwire.Client) error {
 	_, err := wire.WriteFiles(ctx, &oneEntry{entry: guestwire.Entry{Path: guestwire.Path(m.path), Type: guestwire.TypeDir, Mode: 0o755, MtimeNs: m.at.UnixNano(), Parents: true}})

@@ -80,6 +80,7 @@ type Engine struct {
 	slots      *slots
 	background *slots
 	capacity   *capacity
+	wasted     *wastes
 	large      chan struct{} // places for large displays
 	pool       *pool.Pool    // nil until Start
 	sizes      []workbench.Size
@@ -150,6 +151,7 @@ func New(o Options) *Engine {
 	return &Engine{
 		o: o, id: workbench.NewID(workbench.KindEngine), log: o.Log, now: o.Clock,
 		slots: newSlots(o.MaxRunning), background: newSlots(o.MaxBackground), capacity: newCapacity(o.MaxSandboxes),
+		wasted:   newWastes(),
 		large:    make(chan struct{}, largeAtOnce),
 		expiring: newEnds(), concluding: newEnds(), forgetting: newEnds(),
 		sessions: map[string]*compute{}, images: map[string]image.Image{}, began: time.Now(),

@@ -163,13 +163,19 @@ func (x *execution) refuse(ctx context.Context, why workbench.Reason, cause erro
 const moreRoom = "delete files from the workspace, or configure the session with a higher limits.workspaceBytes"
 
 // unplaced settles a run whose selected files could not be placed. Those that
-// were placed are taken back; a sandbox that does not let them go is given up.
+// were placed are taken back; a sandbox that does not let them go is given up,
+// unless others have code in it and only the history has no room for the files.
 func (x *execution) unplaced(ctx context.Context, err error) error {
+	where := ""
 	if x.stopped == workbench.ReasonNone && !lost(err) && x.c.live() {
 		undoing, undone := x.within(ctx, startWithin)
 		undo := x.c.takeBack(undoing, x.s)
 		undone()
-		if undo != nil {
+		switch {
+		case undo == nil:
+		case workbench.HasCode(undo, workbench.CodeQuotaExceeded) && len(x.c.out) > 0 && x.c.live():
+			where = ", and the files stay in the sandbox while other runs are in it"
+		default:
 			x.e.log.Warn("sandbox given up: selected files could not be taken back", "run", x.run.ID, "err", undo)
 			x.c.drop(ctx)
 		}
@@ -182,8 +188,11 @@ func (x *execution) unplaced(ctx context.Context, err error) error {
 	if workbench.ClassOf(workbench.CodeOf(err)).HTTP >= 500 {
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
-	if workbench.HasCode(err, workbench.CodeWorkspaceFull) {
-		err = workbench.E(workbench.CodeWorkspaceFull, "the selected files do not fit into the workspace; nothing ran: %s", moreRoom).Caused(err)
+	switch public := workbench.AsError(err); {
+	case public.Code == workbench.CodeWorkspaceFull:
+		err = workbench.E(public.Code, "the selected files do not fit into the workspace; nothing ran: %s", moreRoom).Caused(err)
+	case public.Code == workbench.CodeQuotaExceeded:
+		err = workbench.E(public.Code, "the selected files cannot be committed: %s; nothing ran%s: %s", public.Detail, where, public.Hint).Caused(err)
 	}
 	return x.refuse(ctx, workbench.ReasonSelection, x.misplaced(err))
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"time"
 )
 
 // Capacity is the bound on live sandboxes.
@@ -27,6 +28,27 @@ func (c Capacity) MarkBusy(v *Victim) { c.k.markBusy(v) }
 type Victim struct{ Evict func() bool }
 
 func (v *Victim) evict(context.Context) bool { return v.Evict() }
+
+// Wastes is what changes wrote in vain.
+type Wastes struct{ w *wastes }
+
+// NewWastes has none.
+func NewWastes() Wastes { return Wastes{newWastes()} }
+
+// Add counts bytes of a tenant.
+func (w Wastes) Add(tenantID string, now time.Time, bytes int64) { w.w.add(tenantID, now, bytes) }
+
+// Bytes is what a tenant has.
+func (w Wastes) Bytes(tenantID string, now time.Time) int64 { return w.w.bytes(tenantID, now) }
+
+// Entries is how much is remembered.
+func (w Wastes) Entries() int {
+	n := 0
+	for _, all := range w.w.of {
+		n += len(all)
+	}
+	return n
+}
 
 // ContentOf is contentOf.
 func ContentOf(mimeType, value string) (string, error) {

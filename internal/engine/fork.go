@@ -75,7 +75,7 @@ func (e *Engine) Fork(ctx context.Context, p workbench.Principal, sessionID stri
 	s.ForkedFrom = &workbench.Lineage{SessionID: from.ID, RunID: req.RunID, CommitID: c.ID}
 	first := workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: s.ID, TenantID: s.TenantID, Root: c.Root, Generation: s.Generation,
 		RunIDs: []string{}, Exclusive: true, Files: c.Files, Bytes: c.Bytes, RestoredFrom: c.ID, ManifestID: c.ManifestID, CreatedAt: s.CreatedAt}
-	if first, err = e.o.Store.Fork(ctx, p, s, r, first, refs); err != nil {
+	if first, s.HistoryBytes, err = e.o.Store.Fork(ctx, p, s, r, first, refs); err != nil {
 		if _, gone := e.commitOf(ctx, p, c.ID); gone != nil {
 			err = gone // it went meanwhile
 		}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -10,44 +11,88 @@ import (
 	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
-// waste is what a session wrote to the disk of late and that no commit names.
-// It counts in no history, but lies on the disk until the sweep has taken it:
-// within wasteKept.
+// wastes counts, by tenant, what changes wrote to the disk of late and no
+// commit names. It counts in no history, but lies on the disk until the sweep
+// has taken it: within wasteKept.
+type wastes struct {
+	mu sync.Mutex
+	of map[string][]waste // by tenant, the oldest first
+}
+
+// waste is what was written in vain within wasteStep from since on.
 type waste struct {
-	at    time.Time
+	since time.Time
 	bytes int64
 }
 
-const wasteKept = 5 * time.Minute
+const (
+	wasteKept = 5 * time.Minute
+	wasteStep = 10 * time.Second
+)
+
+func newWastes() *wastes { return &wastes{of: map[string][]waste{}} }
+
+func (w *wastes) add(tenantID string, now time.Time, bytes int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forget(now)
+	all, step := w.of[tenantID], now.Truncate(wasteStep)
+	if n := len(all); n > 0 && !all[n-1].since.Before(step) {
+		all[n-1].bytes += bytes
+		return
+	}
+	w.of[tenantID] = append(all, waste{step, bytes})
+}
+
+func (w *wastes) bytes(tenantID string, now time.Time) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.forget(now)
+	total := int64(0)
+	for _, each := range w.of[tenantID] {
+		total += each.bytes
+	}
+	return total
+}
+
+func (w *wastes) forget(now time.Time) {
+	for tenant, all := range w.of {
+		all = slices.DeleteFunc(all, func(each waste) bool { return now.Sub(each.since) > wasteKept+wasteStep })
+		if w.of[tenant] = all; len(all) == 0 {
+			delete(w.of, tenant)
+		}
+	}
+}
 
 // builder begins a change of a tree that stores no more than there is room for
 // in the session's history. The caller holds c.mu.
 func (c *compute) builder(ctx context.Context, s workbench.Session, parent workspace.Tree) *workspace.Builder {
 	b := c.e.o.Workspace.Begin(ctx, s.TenantID, parent)
 	b.Limit(s.Limits.WorkspaceFiles, s.Limits.WorkspaceBytes)
-	b.Room(c.room)
+	b.Room(func(ctx context.Context) (workspace.Room, error) { return c.room(ctx, s) })
 	return b
 }
 
 // room is how many bytes a change may store. Hostile code can have what it
-// stores refused again and again: what waits to be swept may be as much as a
-// history, and no more.
-func (c *compute) room(ctx context.Context) (int64, error) {
-	room, err := c.e.o.Store.HistoryRoom(ctx, c.id)
-	if most := c.e.o.Store.HistoryQuota().SessionBytes; most > 0 && err == nil {
-		room = min(room, most-c.wasted())
+// stores refused again and again: what a tenant's sessions have waiting to be
+// swept may be as much as the smaller of the histories' bounds, and no more.
+func (c *compute) room(ctx context.Context, s workbench.Session) (workspace.Room, error) {
+	left, err := c.e.o.Store.HistoryRoom(ctx, c.id)
+	if err != nil {
+		return workspace.Room{}, err
 	}
-	return room, err
+	room := workspace.Room{Bytes: left.Bytes, Full: left.Full}
+	if most := c.e.o.Store.HistoryQuota().Smaller(); most > 0 {
+		if rest := most - c.e.wasted.bytes(s.TenantID, c.e.now()); rest < room.Bytes {
+			room = workspace.Room{Bytes: rest, Full: errWasted(most)}
+		}
+	}
+	return room, nil
 }
 
-func (c *compute) wasted() int64 {
-	now := c.e.now()
-	c.waste = slices.DeleteFunc(c.waste, func(w waste) bool { return now.Sub(w.at) > wasteKept })
-	total := int64(0)
-	for _, w := range c.waste {
-		total += w.bytes
-	}
-	return total
+func errWasted(most int64) error {
+	return workbench.E(workbench.CodeQuotaExceeded, "what the tenant's sessions stored of late, and a full history refused, may be no more than %d bytes until it is deleted", most).
+		WithField("historyBytes").WithHint("try again in five minutes: it is deleted by then")
 }
 
 // abandon has what a builder wrote go soon: nothing comes of it.
@@ -63,7 +108,7 @@ func (c *compute) release(ctx context.Context, s workbench.Session, blobs []stri
 		return
 	}
 	if bytes > 0 {
-		c.waste = append(c.waste, waste{c.e.now(), bytes})
+		c.e.wasted.add(s.TenantID, c.e.now(), bytes)
 	}
 	if err := c.e.o.Store.ReleaseBlobs(context.WithoutCancel(ctx), s.TenantID, blobs, c.e.o.Artifacts.Released(c.e.now())); err != nil {
 		c.e.log.Warn("what a change wrote in vain is swept later", "session", s.ID, "err", err)
@@ -79,16 +124,24 @@ func (c *compute) refusedFor(ctx context.Context, s workbench.Session, made work
 }
 
 // uncommitted notes that the workspace as a run left it is not kept, and what
-// can be done about it.
+// can be done about it. A sandbox that others have code in stays as it is.
 func (x *execution) uncommitted(ctx context.Context, err error) {
 	x.e.log.Warn("workspace not committed", "run", x.run.ID, "err", err)
 	public := workbench.AsError(err)
-	detail := "the workspace could not be committed (" + public.Detail + "); the session goes on with the commit before this run"
+	shares := x.c.box == x.box && !x.lone() && x.c.live() && !lost(err)
+	goesOn := "the session goes on with the commit before this run"
+	if shares {
+		goesOn = "other runs are in the sandbox, so what this run changed stays there until they have ended, and is committed with the next change that there is room for"
+	}
+	detail := "the workspace could not be committed (" + public.Detail + "); " + goesOn
 	if public.Code == workbench.CodeQuotaExceeded && public.Hint != "" {
 		detail += ": " + public.Hint
 	}
 	x.notice(workbench.NoticeCommitFailed, detail)
-	if x.c.box == x.box {
+	switch {
+	case shares:
+		x.c.base = "" // the sandbox and the commit differ: the next scan tells all
+	case x.c.box == x.box:
 		x.c.drop(ctx)
 	}
 }
@@ -99,7 +152,7 @@ func (x *execution) withoutCommit(ctx context.Context, s store.Settlement, made 
 	x.c.refusedFor(ctx, x.s, made, err)
 	x.uncommitted(ctx, err)
 	if s.Context == nil {
-		s.Context = x.leave() // its interpreter went with the sandbox
+		s.Context = x.leave() // its interpreter may have gone with the sandbox
 	}
 	x.run.OutputRoot, x.run.CommitID, x.run.Files.Exclusive = "", "", false
 	s.Run, s.Commit, s.ManifestRefs, s.Changes = x.run, nil, nil, nil

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -15,6 +16,8 @@ import (
 // sandbox, if the session has one, and in the tree of the last commit otherwise.
 // Both say the same of the same wrong request.
 type edit interface {
+	// adds is how many bytes it adds to the contents of a tree, or less.
+	adds(tree workspace.Tree) int64
 	inSandbox(ctx context.Context, wire *guestwire.Client) error
 	inTree(ctx context.Context, b *workspace.Builder, tree workspace.Tree) error
 }
@@ -216,8 +219,14 @@ func (c *compute) edit(ctx context.Context, s workbench.Session, ed edit) error 
 }
 
 // editLive makes a change in the sandbox and commits what is there then, also
-// when only a part of the change could be made.
+// when only a part of the change could be made. While code runs, a change cannot
+// be taken back: what there is no room for is then refused before it is made.
 func (c *compute) editLive(ctx context.Context, s workbench.Session, ed edit) error {
+	if n := ed.adds(c.tree); n > 0 && len(c.out) > 0 {
+		if room, err := c.room(ctx, s); err != nil || n > room.Bytes {
+			return cmp.Or(err, room.Full)
+		}
+	}
 	edited := ed.inSandbox(ctx, c.wire)
 	if lost(edited) || unchanged(edited) {
 		return edited
@@ -228,8 +237,12 @@ func (c *compute) editLive(ctx context.Context, s workbench.Session, ed edit) er
 	}
 	if err != nil {
 		c.base = "" // the sandbox and the commit may differ: the next scan tells all
-		if workbench.HasCode(err, workbench.CodeQuotaExceeded) && len(c.out) == 0 {
+		switch {
+		case !workbench.HasCode(err, workbench.CodeQuotaExceeded):
+		case len(c.out) == 0:
 			c.undo(ctx, s)
+		default:
+			err = workbench.AsError(err).WithHint("the change stays in the sandbox while code runs there, and is committed with the next one that there is room for; %s", workbench.AsError(err).Hint)
 		}
 		if edited == nil {
 			return err

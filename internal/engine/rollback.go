@@ -105,7 +105,9 @@ func (c *compute) revert(ctx context.Context, s workbench.Session, from, to work
 	if err := r.inSandbox(ctx, c.wire); err != nil {
 		return err
 	}
-	made, _, err := c.scan(ctx, s)
+	b := c.builder(ctx, s, c.tree)
+	b.CompareOnly() // a commit has the contents already
+	made, _, err := c.scanWith(ctx, s, b)
 	if err == nil && made.Tree.Root() != to.Root() {
 		err = workbench.E(workbench.CodeGuestProtocol, "the sandbox has another tree than it was given")
 	}
@@ -124,6 +126,9 @@ func (c *compute) takeBack(ctx context.Context, s workbench.Session) error {
 		made, _, err := c.scan(ctx, s)
 		if err == nil {
 			err = c.record(ctx, s, made)
+		}
+		if err != nil {
+			c.base = "" // what was scanned is no commit
 		}
 		return err
 	}

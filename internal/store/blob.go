@@ -116,14 +116,8 @@ func (t *tx) insertRefs(owner, tenantID string, blobIDs []string) (added int64, 
 	for len(ids) > 0 {
 		part := ids[:min(len(ids), refsPerStatement)]
 		ids = ids[len(part):]
-		q := newQuery("SELECT id, size FROM blobs WHERE dropping = 0").add(" AND tenant_id = ? AND id IN (", tenantID)
-		for i, id := range part {
-			if i > 0 {
-				q.add(",")
-			}
-			q.add("?", id)
-		}
-		rows, err := t.rows(q.add(") ORDER BY id").String()+lock, q.args...)
+		q := newQuery("SELECT id, size FROM blobs WHERE dropping = 0").add(" AND tenant_id = ? AND id IN ", tenantID).in(part)
+		rows, err := t.rows(q.add(" ORDER BY id").String()+lock, q.args...)
 		sizes := make(map[string]int64, len(part))
 		found, err := collect(rows, err, scanBlob)
 		if err != nil {
@@ -174,9 +168,19 @@ func (db *DB) ReleaseBlobs(ctx context.Context, tenantID string, blobIDs []strin
 func (t *tx) releaseBlobs(tenantID string, blobIDs []string, noted time.Time) error {
 	at := micros(noted)
 	ids := slices.Sorted(slices.Values(blobIDs)) // one order for every writer: no deadlock
-	for _, id := range ids {
-		if _, err := t.exec(`UPDATE blobs SET noted_at = $3 WHERE id = $1 AND tenant_id = $2 AND noted_at > $3 AND dropping = 0
-			AND NOT EXISTS (SELECT 1 FROM blob_refs r WHERE r.blob_id = blobs.id)`, id, tenantID, at); err != nil {
+	for len(ids) > 0 {
+		part := ids[:min(len(ids), refsPerStatement)]
+		ids = ids[len(part):]
+		if t.db.dialect == Postgres { // an UPDATE of several locks them in any order
+			q := newQuery("SELECT id FROM blobs WHERE").add(" tenant_id = ? AND id IN ", tenantID).in(part)
+			rows, err := t.rows(q.add(" ORDER BY id FOR UPDATE").String(), q.args...)
+			if _, err := collect(rows, err, scanString); err != nil {
+				return err
+			}
+		}
+		q := newQuery("UPDATE blobs SET").add(" noted_at = ? WHERE tenant_id = ? AND noted_at > ?", at, tenantID, at).add(" AND dropping = 0 AND id IN ").in(part).
+			add(" AND NOT EXISTS (SELECT 1 FROM blob_refs r WHERE r.blob_id = blobs.id)")
+		if _, err := t.exec(q.String(), q.args...); err != nil {
 			return err
 		}
 	}

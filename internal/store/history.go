@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -57,22 +58,27 @@ func (db *DB) CommitWithRoot(ctx context.Context, sessionID, root string, before
 
 // Fork keeps a new active session with its first revision and its first commit,
 // which shares the blobs that refs name with the session it comes from, in one
-// transaction. Both must be of one tenant.
+// transaction, and tells how many bytes its history begins with. Both must be of
+// one tenant.
 //
 // Errors: those of CreateSession; conflict if a blob is gone or of another
 // tenant; quota_exceeded (of the history).
-func (db *DB) Fork(ctx context.Context, p workbench.Principal, s workbench.Session, r workbench.Revision, c workbench.Commit, refs []string) (workbench.Commit, error) {
+func (db *DB) Fork(ctx context.Context, p workbench.Principal, s workbench.Session, r workbench.Revision, c workbench.Commit, refs []string) (first workbench.Commit, bytes int64, err error) {
 	if err := mayCreate(p, s.Owner()); err != nil {
-		return c, err
+		return c, 0, err
 	}
-	var made workbench.Commit
-	err := db.write(ctx, "fork", func(t *tx) error {
+	err = db.write(ctx, "fork", func(t *tx) error {
 		if err := t.insertSession(s, r); err != nil {
 			return err
 		}
 		var err error
-		made, err = t.insertCommit(held{id: s.ID, generation: s.Generation, owner: s.Owner()}, c, refs)
-		return err
+		if first, err = t.insertCommit(held{id: s.ID, generation: s.Generation, owner: s.Owner()}, c, refs); err != nil {
+			if errors.Is(err, errSessionBound) {
+				err = forkHistoryFull(db.HistoryQuota())
+			}
+			return err
+		}
+		return t.row("SELECT history_bytes FROM sessions WHERE id = $1", s.ID).Scan(&bytes)
 	})
-	return made, err
+	return first, bytes, err
 }

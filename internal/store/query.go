@@ -37,6 +37,16 @@ func (q *query) add(text string, values ...any) *query {
 	return q
 }
 
+// in appends the values in parentheses, as a list to look for a column in.
+func (q *query) in(values []string) *query {
+	before := "("
+	for _, v := range values {
+		q.add(before+"?", v)
+		before = ", "
+	}
+	return q.add(")")
+}
+
 // visible appends what workbench.Principal.MaySee demands of a row of the
 // table (or alias) t; session is the row's session id column.
 func (q *query) visible(p workbench.Principal, t, session string) *query {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -18,6 +19,14 @@ import (
 type HistoryQuota struct {
 	SessionBytes int64
 	TenantBytes  int64
+}
+
+// Smaller is the smaller of the bounds that are set; 0 without any.
+func (q HistoryQuota) Smaller() int64 {
+	if q.SessionBytes == 0 || q.TenantBytes > 0 && q.TenantBytes < q.SessionBytes {
+		return q.TenantBytes
+	}
+	return q.SessionBytes
 }
 
 // HistoryUse is what the histories of a session and of its tenant hold.
@@ -47,27 +56,57 @@ func (db *DB) HistoryUse(ctx context.Context, sessionID string) (HistoryUse, err
 	}, "SELECT s.history_bytes, t.history_bytes FROM sessions s JOIN tenants t ON t.id = s.tenant_id WHERE s.id = $1", sessionID)
 }
 
-// HistoryRoom is how many bytes the session's history may still grow by, below
-// 0 if it is over a bound; math.MaxInt64 without one. Another session of the
-// tenant may be faster. Code: not_found.
-func (db *DB) HistoryRoom(ctx context.Context, sessionID string) (int64, error) {
+// HistoryRoom is how many bytes a session's history may still grow by, below 0
+// if it is over a bound; math.MaxInt64 without one.
+type HistoryRoom struct {
+	Bytes int64
+	Full  error // what to say of a byte more, by whose bound it is
+}
+
+// HistoryRoom reads what room there is. Another session of the tenant may be
+// faster. Code: not_found.
+func (db *DB) HistoryRoom(ctx context.Context, sessionID string) (HistoryRoom, error) {
 	q := db.HistoryQuota()
-	room := int64(math.MaxInt64)
+	room := HistoryRoom{Bytes: math.MaxInt64}
 	if q == (HistoryQuota{}) {
 		return room, nil
 	}
 	use, err := db.HistoryUse(ctx, sessionID)
+	if err != nil {
+		return room, err
+	}
 	if q.SessionBytes > 0 {
-		room = min(room, q.SessionBytes-use.SessionBytes)
+		room = HistoryRoom{q.SessionBytes - use.SessionBytes, sessionHistoryFull(q)}
 	}
-	if q.TenantBytes > 0 {
-		room = min(room, q.TenantBytes-use.TenantBytes)
+	if left := q.TenantBytes - use.TenantBytes; q.TenantBytes > 0 && left < room.Bytes {
+		room = HistoryRoom{left, tenantHistoryFull(q)}
 	}
-	return room, err
+	return room, nil
+}
+
+// errSessionBound tells a session's bound from its tenant's.
+var errSessionBound = errors.New("the bound of a session")
+
+func sessionHistoryFull(q HistoryQuota) *workbench.Error {
+	return historyFull("the session's workspace", q.SessionBytes).
+		WithHint("go on in a fork, which begins with the last files alone, and close this session, or have the operator raise --history-per-session; " +
+			"the history of a session that has ended goes with its receipts").Caused(errSessionBound)
+}
+
+// forkHistoryFull is what a fork is told whose first commit alone is more than
+// a session may have.
+func forkHistoryFull(q HistoryQuota) *workbench.Error {
+	return historyFull("the fork's workspace", q.SessionBytes).
+		WithHint("fork a commit that holds less, or have the operator raise --history-per-session")
+}
+
+func tenantHistoryFull(q HistoryQuota) *workbench.Error {
+	return historyFull("the tenant's workspaces", q.TenantBytes).
+		WithHint("close sessions that are no longer needed, whose histories go with their receipts, or have the operator raise --history-per-tenant")
 }
 
 func historyFull(whose string, most int64) *workbench.Error {
-	return workbench.ErrHistoryFull("the history of %s would be more than %d bytes", whose, most)
+	return workbench.E(workbench.CodeQuotaExceeded, "the history of %s would be more than %d bytes", whose, most).WithField("historyBytes")
 }
 
 // grow adds bytes to the history of a locked session and to its tenant's. Code:
@@ -83,15 +122,14 @@ func (t *tx) grow(sessionID, tenantID string, bytes int64) error {
 		return err
 	}
 	if n == 0 {
-		return historyFull("the session's workspace", q.SessionBytes)
+		return sessionHistoryFull(q)
 	}
 	// The condition is judged on the newest row, under its lock: two sessions
 	// of a tenant do not both pass.
 	n, err = t.exec("UPDATE tenants SET history_bytes = history_bytes + $2 WHERE id = $1 AND (CAST($3 AS BIGINT) = 0 OR history_bytes + $2 <= $3)",
 		tenantID, bytes, q.TenantBytes)
 	if err == nil && n == 0 {
-		return historyFull("the tenant's workspaces", q.TenantBytes).
-			WithHint("close sessions that are no longer needed, whose histories go with their receipts, or have the operator raise --history-per-tenant")
+		return tenantHistoryFull(q)
 	}
 	return err
 }

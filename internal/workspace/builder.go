@@ -42,9 +42,10 @@ type Builder struct {
 	maxEntries, maxBytes int64
 	taken                int64 // bytes of content read
 
-	room    func(context.Context) (int64, error) // asked once; nil: no bound
+	room    func(context.Context) (Room, error) // asked once; nil: no bound
 	asked   bool
 	left    atomic.Int64 // of room, once asked
+	refusal error        // of what is more than that
 	stored  atomic.Int64 // bytes that went to the disk
 	compare bool         // nothing is stored
 
@@ -94,10 +95,16 @@ func (s *Store) Begin(_ context.Context, tenantID string, parent Tree) *Builder 
 // Limit bounds the tree: its entries, and the bytes of its contents.
 func (b *Builder) Limit(entries, bytes int64) { b.maxEntries, b.maxBytes = entries, bytes }
 
+// Room is how many bytes a builder may write to the disk.
+type Room struct {
+	Bytes int64
+	Full  error // what to return for a byte more; by default quota_exceeded
+}
+
 // Room bounds the bytes that the builder writes to the disk. room is asked once,
 // before the first of them; what is small enough for the transaction of the
 // commit is not counted, and judged there.
-func (b *Builder) Room(room func(context.Context) (int64, error)) { b.room = room }
+func (b *Builder) Room(room func(context.Context) (Room, error)) { b.room = room }
 
 // CompareOnly makes the builder store nothing: its tree says what is where,
 // digests included, and can only be compared with another.
@@ -114,15 +121,18 @@ func (b *Builder) ask(ctx context.Context) error {
 	}
 	left, err := b.room(ctx)
 	b.asked = err == nil
-	b.left.Store(left)
+	b.left.Store(left.Bytes)
+	if b.refusal = left.Full; b.refusal == nil {
+		b.refusal = workbench.E(workbench.CodeQuotaExceeded, "there is no room for what changed")
+	}
 	return err
 }
 
 // spend takes room for n bytes that are about to be written; it may be called
-// by several writers at once. Code: quota_exceeded.
+// by several writers at once. Once there is none, it returns what Room says.
 func (b *Builder) spend(n int64) error {
 	if b.room != nil && b.left.Add(-n) < 0 {
-		return workbench.ErrHistoryFull("the history has no room for what changed")
+		return b.refusal
 	}
 	b.stored.Add(n)
 	return nil

@@ -247,18 +247,19 @@ func testFork(t *testing.T, open Open) {
 	fork, revision := w.newSession(w.ann)
 	fork.ForkedFrom = &workbench.Lineage{SessionID: s.ID, RunID: r.ID, CommitID: c.ID}
 	first := workbench.Commit{ID: workbench.NewID(workbench.KindCommit), Root: "x", ManifestID: "m", Files: 1, Bytes: 7, Exclusive: true, RestoredFrom: c.ID, CreatedAt: w.now}
-	_, err = w.Fork(ctx(t), w.mustDirect("acme", "bob"), fork, revision, first, []string{"m", "content"})
+	_, _, err = w.Fork(ctx(t), w.mustDirect("acme", "bob"), fork, revision, first, []string{"m", "content"})
 	want(t, err, workbench.CodeForbidden)
-	_, err = w.Fork(ctx(t), w.ann, fork, revision, first, []string{"m", "never noted"})
+	_, _, err = w.Fork(ctx(t), w.ann, fork, revision, first, []string{"m", "never noted"})
 	want(t, err, workbench.CodeConflict)
 	_, err = w.Session(ctx(t), w.ann, fork.ID)
 	want(t, err, workbench.CodeNotFound) // nothing of it is left
-	made, err := w.Fork(ctx(t), w.ann, fork, revision, first, []string{"m", "content"})
+	made, bytes, err := w.Fork(ctx(t), w.ann, fork, revision, first, []string{"m", "content"})
 	want(t, err, "")
 	equal(t, "number of the first commit", made.Number, int64(1))
 	got := w.mustRead(fork.ID)
 	equal(t, "lineage", *got.ForkedFrom, *fork.ForkedFrom)
 	equal(t, "head", got.HeadCommit, first.ID)
+	equal(t, "what its history begins with", bytes > 0 && bytes == got.HistoryBytes, true)
 	read, err := w.Commit(ctx(t), w.ann, first.ID)
 	want(t, err, "")
 	equal(t, "what the first commit restored", read.RestoredFrom, c.ID)

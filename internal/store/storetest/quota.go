@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,8 +80,9 @@ func testHistoryBytes(t *testing.T, open Open) {
 
 	fork, revision := w.newSession(w.ann)
 	first := workbench.Commit{ID: workbench.NewID(workbench.KindCommit), Root: "x", ManifestID: "p_1", CreatedAt: w.now}
-	_, err := w.Fork(ctx(t), w.ann, fork, revision, first, []string{"p_1", "chunk"})
+	_, bytes, err := w.Fork(ctx(t), w.ann, fork, revision, first, []string{"p_1", "chunk"})
 	want(t, err, "")
+	equal(t, "bytes of the fork", bytes, 1100)
 	h.uses("the origin of a fork", 1112, 2212)
 	(&history{world: w, session: fork}).uses("a fork", 1100, 2212)
 
@@ -100,9 +102,24 @@ func testSessionHistory(t *testing.T, open Open) {
 		t.Helper()
 		n, err := w.HistoryRoom(ctx(t), h.session.ID)
 		want(t, err, "")
-		return n
+		return n.Bytes
 	}
 	equal(t, "room without a bound", room() > 1<<60, true)
+	hints := func(q store.HistoryQuota, raise string) {
+		t.Helper()
+		w.LimitHistory(q)
+		room, err := w.HistoryRoom(ctx(t), h.session.ID)
+		want(t, err, "")
+		want(t, room.Full, workbench.CodeQuotaExceeded)
+		e := workbench.AsError(room.Full)
+		equal(t, "field", e.Field, "historyBytes")
+		equal(t, "the hint says whose bound it is", strings.Contains(e.Hint, raise), true)
+		equal(t, "a fork is no way out of a tenant's bound", strings.Contains(e.Hint, "fork"), raise == "--history-per-session")
+	}
+	hints(store.HistoryQuota{SessionBytes: 100}, "--history-per-session")
+	hints(store.HistoryQuota{TenantBytes: 100}, "--history-per-tenant")
+	hints(store.HistoryQuota{SessionBytes: 100, TenantBytes: 90}, "--history-per-tenant")
+	hints(store.HistoryQuota{SessionBytes: 90, TenantBytes: 100}, "--history-per-session")
 	w.LimitHistory(store.HistoryQuota{SessionBytes: 100, TenantBytes: 150})
 	w.mustNote("sixty", 60)
 	w.mustNote("forty", 40)
@@ -157,10 +174,15 @@ func testHistoryRefusals(t *testing.T, open Open) {
 	equal(t, "generation", w.mustRead(s.ID).Generation, 1)
 
 	fork, revision := w.newSession(w.ann)
-	_, err = w.Fork(ctx(t), w.ann, fork, revision, over, []string{"first"})
+	_, _, err = w.Fork(ctx(t), w.ann, fork, revision, over, []string{"first"})
 	want(t, err, workbench.CodeQuotaExceeded)
+	equal(t, "a fork that the tenant has no room for", strings.Contains(workbench.AsError(err).Hint, "--history-per-tenant"), true)
 	_, err = w.Session(ctx(t), w.ann, fork.ID)
 	want(t, err, workbench.CodeNotFound) // nothing of it is left
+	w.LimitHistory(store.HistoryQuota{SessionBytes: 5})
+	_, _, err = w.Fork(ctx(t), w.ann, fork, revision, over, []string{"first"})
+	want(t, err, workbench.CodeQuotaExceeded)
+	equal(t, "a fork that is more than a session may have", workbench.AsError(err).Hint, "fork a commit that holds less, or have the operator raise --history-per-session")
 	h.uses("after all refusals", 10, 10)
 }
 
@@ -210,7 +232,11 @@ func testReleasedBlobs(t *testing.T, open Open) {
 	free, err := w.UnreferencedBlobs(ctx(t), w.now, 10)
 	want(t, err, "")
 	equal(t, "free while they are another tenant's", len(free), 0)
-	want(t, w.ReleaseBlobs(ctx(t), w.tenant.ID, []string{"vain", "needed", "again", "unknown"}, before), "")
+	release := []string{"vain", "needed", "again", "vain"}
+	for i := range 1000 { // more than one statement takes
+		release = append(release, fmt.Sprintf("unknown%d", i))
+	}
+	want(t, w.ReleaseBlobs(ctx(t), w.tenant.ID, release, before), "")
 	w.mustNote("again", 1)
 	free, err = w.UnreferencedBlobs(ctx(t), w.now, 10)
 	want(t, err, "")

@@ -173,7 +173,7 @@ func later(db *store.DB, p workbench.Principal, now time.Time, lease func(contex
 			return err
 		}},
 		{"fork", func(ctx context.Context) error {
-			_, err := db.Fork(ctx, p, workbench.Session{ID: fork, ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID, Kind: workbench.SessionPersonal,
+			_, _, err := db.Fork(ctx, p, workbench.Session{ID: fork, ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID, Kind: workbench.SessionPersonal,
 				Generation: 1, Size: "standard", CreatedAt: now, ExpiresAt: now.Add(time.Hour)}, workbench.Revision{Number: 1, CreatedAt: now},
 				workbench.Commit{ID: "cmt_fork", Root: "r3", ManifestID: "blob", CreatedAt: now}, []string{"blob"})
 			return err
