@@ -188,10 +188,11 @@ func (x *execution) unplaced(ctx context.Context, err error) error {
 	if workbench.ClassOf(workbench.CodeOf(err)).HTTP >= 500 {
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
-	switch public := workbench.AsError(err); {
-	case public.Code == workbench.CodeWorkspaceFull:
+	public := workbench.AsError(err)
+	if public.Code == workbench.CodeWorkspaceFull {
 		err = workbench.E(public.Code, "the selected files do not fit into the workspace; nothing ran: %s", moreRoom).Caused(err)
-	case public.Code == workbench.CodeQuotaExceeded:
+	}
+	if public.Code == workbench.CodeQuotaExceeded {
 		err = workbench.E(public.Code, "the selected files cannot be committed: %s; nothing ran%s: %s", public.Detail, where, public.Hint).Caused(err)
 	}
 	return x.refuse(ctx, workbench.ReasonSelection, x.misplaced(err))

@@ -44,8 +44,8 @@ func TestRoom(t *testing.T) {
 	put(b, "large", string(large))(t)
 	put(b, "small", "x")(t)
 	made := w.mustCommit(b)
-	if made.Written < 6<<20-(256<<10) || made.Written > 6<<20 {
-		t.Errorf("%d bytes were written, want 6 MiB but for the last chunk", made.Written)
+	if made.Written < 6<<20-(256<<10) || made.Written > 6<<20+4096 { // where the cuts are differs
+		t.Errorf("%d bytes were written, want 6 MiB, with or without the last chunk and the manifest", made.Written)
 	}
 	if made.Tree.Root() != compared.Tree.Root() {
 		t.Error("what compares has another root than what stores")
