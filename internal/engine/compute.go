@@ -294,7 +294,7 @@ func (c *compute) ensure(ctx context.Context, s workbench.Session) (arrival, err
 	}
 	warm := c.e.pool.Claim(kind) // with its place
 	if warm == nil {
-		if err := c.e.capacity.take(ctx); err != nil {
+		if err := c.awaitPlace(ctx); err != nil {
 			return how, err
 		}
 	}
@@ -310,6 +310,20 @@ func (c *compute) ensure(ctx context.Context, s workbench.Session) (arrival, err
 		}
 		c.e.log.Warn("sandbox start failed, trying once more", "session", c.id, "err", err)
 	}
+}
+
+// awaitPlace waits until there may be one more sandbox. A server that has been
+// told to stop meanwhile begins nothing more: the place may be that of a run which
+// ended with it. Code: unavailable.
+func (c *compute) awaitPlace(ctx context.Context) error {
+	if err := c.e.capacity.take(ctx); err != nil {
+		return err
+	}
+	if c.e.draining() {
+		c.e.capacity.give()
+		return workbench.E(workbench.CodeUnavailable, "the server is stopping")
+	}
+	return nil
 }
 
 // nextGeneration begins a new incarnation of the session's compute if the

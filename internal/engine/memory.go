@@ -83,7 +83,7 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (back bool,
 	if c.e.o.Memory == nil {
 		return false, errNoMemory()
 	}
-	if err := c.e.capacity.take(ctx); err != nil {
+	if err := c.awaitPlace(ctx); err != nil {
 		return false, err
 	}
 	defer func() {

@@ -147,7 +147,7 @@ print(len(x) >> 20)
 			t.Errorf("the interpreter of %s is %v old: it did not come back", lang, got)
 		}
 	}
-	if o := s.code(t, workbench.Python, "x = bytearray(b'x') * (300 << 20)"); o.Reason != workbench.ReasonOutOfMemory {
+	if o := s.code(t, workbench.Python, "x = bytearray(b'x') * (300 << 20)\nimport time; time.sleep(5)"); o.Reason != workbench.ReasonOutOfMemory {
 		t.Errorf("300 MiB ended as exit %d, reason %q; want out_of_memory", o.ExitCode, o.Reason)
 	}
 }
