@@ -130,11 +130,17 @@ func (w *watch) loop() {
 	}
 }
 
-// rest waits for the next round. Where the kernel counts code's memory by itself
-// it looks at that meanwhile, and does not wait once there is too much of it.
+// rest waits for the next round: a shorter time while memory is near its limit,
+// which a program can pass in milliseconds. Where the kernel counts code's memory
+// by itself it looks at that meanwhile, and does not wait once there is too much
+// of it.
 func (w *watch) rest() {
 	if w.code == nil {
-		time.Sleep(watchEvery)
+		if _, memory := w.last(); memory > w.b.limits.MemoryBytes/4*3 {
+			time.Sleep(glanceEvery)
+		} else {
+			time.Sleep(watchEvery)
+		}
 		return
 	}
 	for range watchEvery / glanceEvery {
