@@ -130,14 +130,12 @@ func (w *watch) loop() {
 	}
 }
 
-// rest waits for the next round: a shorter time while memory is near its limit,
-// which a program can pass in milliseconds. Where the kernel counts code's memory
-// by itself it looks at that meanwhile, and does not wait once there is too much
-// of it.
+// rest waits for the next round. Where the kernel counts code's memory by itself
+// it looks at that meanwhile, and does not wait once there is too much of it.
 func (w *watch) rest() {
 	if w.code == nil {
 		if _, memory := w.last(); memory > w.b.limits.MemoryBytes/4*3 {
-			time.Sleep(glanceEvery)
+			time.Sleep(glanceEvery) // a program passes the rest in milliseconds
 		} else {
 			time.Sleep(watchEvery)
 		}
@@ -198,9 +196,6 @@ func (w *watch) round() {
 	used := w.usedAbove(lowest)
 	w.mu.Lock()
 	w.memory = max(used, 0)
-	if used <= w.b.limits.MemoryBytes {
-		w.ebb = time.Time{} // what was ended is gone
-	}
 	for _, x := range w.execs {
 		x.peak = max(x.peak, used)
 	}
@@ -274,7 +269,7 @@ func (w *watch) unmapped(scratch int64) int64 {
 // an exec which has just been ended for it: a killed process goes a moment after
 // its group.
 func (w *watch) stays(mark int64) bool {
-	for {
+	for range ebbLooks {
 		w.mu.Lock()
 		ebbs := time.Since(w.ebb) < ebbTime
 		w.mu.Unlock()
@@ -283,17 +278,18 @@ func (w *watch) stays(mark int64) bool {
 		}
 		time.Sleep(glanceEvery)
 		if w.usedAbove(mark) <= w.b.limits.MemoryBytes {
-			w.mu.Lock()
-			w.ebb = time.Time{}
-			w.mu.Unlock()
 			return false
 		}
 	}
+	return true
 }
 
-// ebbTime is for how long after an exec was ended for its memory others are
-// spared, unless there was enough room at some moment since.
-const ebbTime = time.Second
+// For how long after an exec was ended for its memory other looks are taken
+// before one more is, and how many.
+const (
+	ebbTime  = 500 * time.Millisecond
+	ebbLooks = 100
+)
 
 // largest ends the exec whose group uses most, of those that there were when it
 // was measured. If one of them has ended since, or is about to, the memory was
