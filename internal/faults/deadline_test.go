@@ -71,7 +71,7 @@ func TestKeepingAtExpiryAcrossAKill(t *testing.T) {
 			}
 		}
 	}
-	if !w.died(1) || counts[workbench.EventExpiring] != 1 || counts[workbench.EventKept] != 1 || counts[workbench.EventExpired] != 1 {
+	if !w.awaitDeath(ctx, 1) || counts[workbench.EventExpiring] != 1 || counts[workbench.EventKept] != 1 || counts[workbench.EventExpired] != 1 {
 		t.Errorf("the server was started %d times, events: %v", w.started(), counts)
 	}
 	if kept.Files != 4 || kept.Missed != 0 || len(kept.Items) != 4 {
@@ -134,7 +134,7 @@ func TestFilesEventAcrossAKill(t *testing.T) {
 		}
 	}
 	r, err := w.wait(ctx, c, run)
-	if err != nil || r.Status != workbench.StatusSucceeded || !w.died(1) {
+	if err != nil || r.Status != workbench.StatusSucceeded || !w.awaitDeath(ctx, 1) {
 		t.Fatalf("run %s, started %d times, %v", r.Status, w.started(), err)
 	}
 	if n := len(kinds); n < 2 || kinds[n-2] != workbench.LogFiles || changed.Total != 1 || changed.CommitID != r.CommitID ||

@@ -159,7 +159,9 @@ func (w *world) mustStart(failpoints string) {
 			w.t.Fatalf("the server does not start: %v\n%s", err, w.log())
 		}
 		before, failpoints = failpoints, ""
+		w.mu.Lock()
 		w.deaths++
+		w.mu.Unlock()
 	}
 }
 
@@ -229,7 +231,24 @@ func (w *world) started() int {
 
 // died reports whether the server was started again since, or died on its way
 // up.
-func (w *world) died(before int) bool { return w.started() > before || w.deaths > 0 }
+func (w *world) died(before int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.starts > before || w.deaths > 0
+}
+
+// awaitDeath waits until the server has died: what it stored can be seen a
+// moment before.
+func (w *world) awaitDeath(ctx context.Context, before int) bool {
+	for !w.died(before) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return true
+}
 
 // on is the same world, reporting to a subtest.
 func (w *world) on(t *testing.T) *world {
