@@ -21,8 +21,8 @@ var exitMeaning = []struct {
 	{workbench.ExitConflict, "it does not fit the state things are in"},
 	{workbench.ExitGone, "closed, expired or deleted"},
 	{workbench.ExitLimit, "a quota, size or rate limit"},
-	{workbench.ExitUnavailable, "the server, the runtime or this host is not able right now; also a run that ended before any code had started"},
-	{workbench.ExitRunFailed, "the program timed out, was cancelled, was ended by a limit or a signal"},
+	{workbench.ExitUnavailable, "the server, the runtime or this host is not able right now; also a run that ended with `infrastructure`"},
+	{workbench.ExitRunFailed, "the program timed out, was cancelled, was ended by a limit or a signal, or could not begin for another reason"},
 	{workbench.ExitRunUnknown, "how the run ended cannot be known; it is not started again"},
 }
 

@@ -32,7 +32,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	var f verifyFlags
 	c := &cobra.Command{
 		Use: "verify", Short: "Prove on this host that sandboxes hold hostile code", Args: exactly(0),
-		Long: "Starts sandboxes as the server does, tries in them what hostile code would try, and looks at the host meanwhile. It takes two to four minutes and needs root. Exit status 1 if any row failed.\n\n" +
+		Long: "Starts sandboxes as the server does, tries in them what hostile code would try, and looks at the host meanwhile. It takes a minute or two on an idle host and needs root. Exit status 1 if any row failed.\n\n" +
 			"proved: tried, and it held. failed: it did not hold, or the try could not be completed. warned: an old component or a setting that cannot be proved bad. " +
 			"not applicable: nothing here that could be tried.",
 		Example: "  workbench verify\n  workbench verify --driver runc --row H43,H70",

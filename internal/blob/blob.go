@@ -93,26 +93,27 @@ func Put(ctx context.Context, s Store, id string, r io.Reader) (int64, error) {
 // w is dropped. It is for ids that depend on nothing but the content. A blob
 // that just appeared does not count: its writer may not have made it durable.
 func CommitOnce(ctx context.Context, s Store, w Writer, id string, size int64) error {
-	there, err := Settled(ctx, s, id, size)
+	_, settled, err := There(ctx, s, id, size)
 	if err != nil {
 		return err
 	}
-	if there {
+	if settled {
 		w.Abort()
 		return nil
 	}
 	return w.Commit(id)
 }
 
-// Settled reports whether a blob is there with that size, for long enough to be
-// durable.
-func Settled(ctx context.Context, s Store, id string, size int64) (bool, error) {
-	const settled = time.Minute
+// There reports whether a blob is there with that size, and whether for long
+// enough to be durable.
+func There(ctx context.Context, s Store, id string, size int64) (there, settled bool, err error) {
+	const after = time.Minute
 	info, err := s.Stat(ctx, id)
 	if IsNotFound(err) {
-		return false, nil
+		return false, false, nil
 	}
-	return err == nil && info.Size == size && time.Since(info.Modified) > settled, err
+	there = err == nil && info.Size == size
+	return there, there && time.Since(info.Modified) > after, err
 }
 
 // CheckID refuses, with invalid_request, whatever is not an id: 1 to 128 of

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,16 +78,21 @@ func TestContextThatCannotStart(t *testing.T) {
 // TestContextWhoseStartEndsIt: what an interpreter reads when it starts is code,
 // whatever status it ends with: something has run.
 func TestContextWhoseStartEndsIt(t *testing.T) {
-	s := mustShared(t).mustSession(t, sdk.CreateSession{})
-	s.mustWrite("start.sh", "echo began > began; exit 126")
-	if _, err := s.c.CreateContext(t.Context(), s.id, sdk.CreateContext{ID: "c", Language: workbench.Bash, Env: map[string]string{"BASH_ENV": "/mnt/files/start.sh"}}); err != nil {
-		t.Fatal(err)
-	}
-	r := s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "echo never", ContextID: "c"})
-	if r.Status != workbench.StatusFailed || r.Reason == workbench.ReasonContextStart || strings.Contains(r.Message, "nothing ran") {
-		t.Errorf("%s %s, message %q", r.Status, r.Reason, r.Message)
-	}
-	if r.Files.Total != 1 {
-		t.Errorf("files %+v, want one more", r.Files)
+	for name, script := range map[string]string{"ends": "touch began; exit 126", "without its directory": "touch began; cd /; rmdir /mnt/files/d; exit 126"} {
+		t.Run(name, func(t *testing.T) {
+			s := mustShared(t).mustSession(t, sdk.CreateSession{})
+			wantEnd(t, s.mustBash("mkdir d"), workbench.StatusSucceeded, "")
+			s.mustWrite("start.sh", "cd /mnt/files; "+script)
+			if _, err := s.c.CreateContext(t.Context(), s.id, sdk.CreateContext{ID: "c", Language: workbench.Bash, Dir: "d", Env: map[string]string{"BASH_ENV": "/mnt/files/start.sh"}}); err != nil {
+				t.Fatal(err)
+			}
+			r := s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "echo never", ContextID: "c"})
+			if r.Status != workbench.StatusFailed || r.Reason == workbench.ReasonContextStart || strings.Contains(r.Message, "nothing ran") {
+				t.Errorf("%s %s, message %q", r.Status, r.Reason, r.Message)
+			}
+			if !slices.ContainsFunc(r.Files.Items, func(f workbench.ChangedFile) bool { return f.Path == "began" }) {
+				t.Errorf("files %+v, want what it wrote", r.Files)
+			}
+		})
 	}
 }

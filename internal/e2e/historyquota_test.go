@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -176,6 +177,8 @@ func TestFullHistoryBesideABackgroundRun(t *testing.T) {
 
 	_, err := s.c.WriteWorkspaceFile(t.Context(), s.id, sdk.WriteFile{Path: "up"}, noise(2*workbench.MiB))
 	wantCode(t, err, workbench.CodeQuotaExceeded)
+	_, err = s.c.WriteWorkspaceFile(t.Context(), s.id, sdk.WriteFile{Path: "up", IfMatch: "*"}, noise(2*workbench.MiB))
+	wantCode(t, err, workbench.CodeVersionMismatch) // as without a run beside it
 	up := s.mustUpload("select", string(mustAll(t, noise(2*workbench.MiB))))
 	r = s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "true", Artifacts: []workbench.ArtifactSelect{{ID: up.ID}}})
 	wantEnd(t, r, workbench.StatusFailed, workbench.ReasonSelection)
@@ -194,4 +197,24 @@ func TestFullHistoryBesideABackgroundRun(t *testing.T) {
 	wantEnd(t, end, workbench.StatusSucceeded, "")
 	wantOut(t, end, "begun\nover\n")
 	wantOut(t, s.mustBash("ls"), "small\nstop\n")
+}
+
+// TestStoredOnceBesideABackgroundRun: of a content that is there already little is
+// stored, so that it is not refused, and what there is no room for is, also while
+// code runs.
+func TestStoredOnceBesideABackgroundRun(t *testing.T) {
+	w := mustWorld(t, func(o *server.Options) { o.SessionHistory = 3 * workbench.MiB })
+	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	run := s.mustSubmit(aside("echo begun; " + untilFile("stop") + "echo over"))
+	mustSay(t, s, run, "begun")
+	once := mustAll(t, noise(1600*workbench.KiB))
+	for _, path := range []string{"once", "twice", "once"} {
+		if _, err := s.c.WriteWorkspaceFile(t.Context(), s.id, sdk.WriteFile{Path: path}, bytes.NewReader(once)); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	_, err := s.c.WriteWorkspaceFile(t.Context(), s.id, sdk.WriteFile{Path: "other"}, io.MultiReader(strings.NewReader("other"), bytes.NewReader(once)))
+	wantCode(t, err, workbench.CodeQuotaExceeded)
+	wantOut(t, s.mustBash("ls; touch stop"), "once\ntwice\n")
+	wantEnd(t, s.mustWait(run), workbench.StatusSucceeded, "")
 }

@@ -85,7 +85,7 @@ func (c *compute) awaitPlace(ctx context.Context) error {
 	}
 	if c.e.draining() {
 		c.e.capacity.give()
-		return workbench.E(workbench.CodeUnavailable, "the server is stopping")
+		return errDraining()
 	}
 	return nil
 }

@@ -89,20 +89,16 @@ func (w writing) mode(there found) (uint32, error) {
 	return fileMode, nil
 }
 
-func (w writing) adds(tree workspace.Tree) int64 {
-	if there, ok := tree.Get(w.w.Path); ok && there.SHA256 == hex.EncodeToString(w.content.SHA256[:]) {
-		return 0
-	}
-	return w.content.Size
-}
-
-func (w writing) inSandbox(ctx context.Context, wire *guestwire.Client) error {
+func (w writing) inSandbox(ctx context.Context, wire *guestwire.Client, admit admission) error {
 	there, err := meet(ctx, wire, w.w.Path)
 	if err != nil {
 		return err
 	}
 	mode, err := w.mode(there)
 	if err != nil {
+		return err
+	}
+	if err := admit(w.w.Path, w.content); err != nil {
 		return err
 	}
 	content, err := w.content.Open(ctx)
@@ -154,9 +150,7 @@ type deleting struct {
 	recursive bool
 }
 
-func (d deleting) adds(workspace.Tree) int64 { return 0 }
-
-func (d deleting) inSandbox(ctx context.Context, wire *guestwire.Client) error {
+func (d deleting) inSandbox(ctx context.Context, wire *guestwire.Client, _ admission) error {
 	err := wire.RemoveFile(ctx, guestwire.RemoveRequest{Path: guestwire.Path(d.path), Recursive: d.recursive})
 	if workbench.HasCode(err, workbench.CodeNotFound) {
 		return noSuchFile()
@@ -184,9 +178,7 @@ func (d deleting) inTree(_ context.Context, b *workspace.Builder, tree workspace
 // moving gives something another name.
 type moving struct{ r guestwire.MoveRequest }
 
-func (m moving) adds(workspace.Tree) int64 { return 0 }
-
-func (m moving) inSandbox(ctx context.Context, wire *guestwire.Client) error {
+func (m moving) inSandbox(ctx context.Context, wire *guestwire.Client, _ admission) error {
 	err := wire.MoveFile(ctx, m.r)
 	switch {
 	case workbench.HasCode(err, workbench.CodeNotFound):
@@ -243,9 +235,7 @@ type making struct {
 	at   time.Time
 }
 
-func (m making) adds(workspace.Tree) int64 { return 0 }
-
-func (m making) inSandbox(ctx context.Context, wire *guestwire.Client) error {
+func (m making) inSandbox(ctx context.Context, wire *guestwire.Client, _ admission) error {
 	_, err := wire.WriteFiles(ctx, &oneEntry{entry: guestwire.Entry{Path: guestwire.Path(m.path), Type: guestwire.TypeDir, Mode: 0o755, MtimeNs: m.at.UnixNano(), Parents: true}})
 	if workbench.HasCode(err, workbench.CodePathConflict) {
 		there, lookErr := meet(ctx, wire, m.path)

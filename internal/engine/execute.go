@@ -311,6 +311,9 @@ func (x *execution) carry(ctx context.Context) (func(context.Context) error, err
 // settleRefused settles a run that the guest did not begin.
 func (x *execution) settleRefused(ctx context.Context, err error) error {
 	x.e.log.Warn("the guest refused a run", "run", x.run.ID, "err", err)
+	if x.lone() && x.c.base == "" {
+		x.c.drop(ctx) // it holds what a run left that was not committed, and no scan follows this one
+	}
 	if x.cell != nil && x.cell.gone {
 		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonContextLost,
 			"the interpreter of this context ended between two cells, and its variables are gone; nothing ran")

@@ -35,11 +35,11 @@ type Wastes struct{ w *wastes }
 // NewWastes has none.
 func NewWastes() Wastes { return Wastes{newWastes()} }
 
-// Add counts bytes of a tenant.
-func (w Wastes) Add(tenantID string, now time.Time, bytes int64) { w.w.add(tenantID, now, bytes) }
+// Add counts bytes of a session or tenant.
+func (w Wastes) Add(id string, now time.Time, bytes int64) { w.w.add(id, now, bytes) }
 
-// Bytes is what a tenant has.
-func (w Wastes) Bytes(tenantID string, now time.Time) int64 { return w.w.bytes(tenantID, now) }
+// Bytes is what it has.
+func (w Wastes) Bytes(id string, now time.Time) int64 { return w.w.bytes(id, now) }
 
 // Entries is how much is remembered.
 func (w Wastes) Entries() int {

@@ -11,12 +11,12 @@ import (
 	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
-// wastes counts, by tenant, what changes wrote to the disk of late and no
-// commit names. It counts in no history, but lies on the disk until the sweep
-// has taken it: within wasteKept.
+// wastes counts, by session and by tenant, what changes wrote to the disk of late
+// and no commit names. It counts in no history, but lies on the disk until the
+// sweep has taken it: within wasteKept.
 type wastes struct {
 	mu sync.Mutex
-	of map[string][]waste // by tenant, the oldest first
+	of map[string][]waste // by the id of a session or tenant, the oldest first
 }
 
 // waste is what was written in vain within wasteStep from since on.
@@ -32,34 +32,34 @@ const (
 
 func newWastes() *wastes { return &wastes{of: map[string][]waste{}} }
 
-func (w *wastes) add(tenantID string, now time.Time, bytes int64) {
+func (w *wastes) add(id string, now time.Time, bytes int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget(now)
-	all, step := w.of[tenantID], now.Truncate(wasteStep)
+	all, step := w.of[id], now.Truncate(wasteStep)
 	if n := len(all); n > 0 && !all[n-1].since.Before(step) {
 		all[n-1].bytes += bytes
 		return
 	}
-	w.of[tenantID] = append(all, waste{step, bytes})
+	w.of[id] = append(all, waste{step, bytes})
 }
 
-func (w *wastes) bytes(tenantID string, now time.Time) int64 {
+func (w *wastes) bytes(id string, now time.Time) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget(now)
 	total := int64(0)
-	for _, each := range w.of[tenantID] {
+	for _, each := range w.of[id] {
 		total += each.bytes
 	}
 	return total
 }
 
 func (w *wastes) forget(now time.Time) {
-	for tenant, all := range w.of {
+	for id, all := range w.of {
 		all = slices.DeleteFunc(all, func(each waste) bool { return now.Sub(each.since) > wasteKept+wasteStep })
-		if w.of[tenant] = all; len(all) == 0 {
-			delete(w.of, tenant)
+		if w.of[id] = all; len(all) == 0 {
+			delete(w.of, id)
 		}
 	}
 }
@@ -74,24 +74,28 @@ func (c *compute) builder(ctx context.Context, s workbench.Session, parent works
 }
 
 // room is how many bytes a change may store. Hostile code can have what it
-// stores refused again and again: what a tenant's sessions have waiting to be
-// swept may be as much as the smaller of the histories' bounds, and no more.
+// stores refused again and again: what a session and a tenant's sessions have
+// waiting to be swept may be as much as their histories, and no more.
 func (c *compute) room(ctx context.Context, s workbench.Session) (workspace.Room, error) {
 	left, err := c.e.o.Store.HistoryRoom(ctx, c.id)
 	if err != nil {
 		return workspace.Room{}, err
 	}
 	room := workspace.Room{Bytes: left.Bytes, Full: left.Full}
-	if most := c.e.o.Store.HistoryQuota().Smaller(); most > 0 {
-		if rest := most - c.e.wasted.bytes(s.TenantID, c.e.now()); rest < room.Bytes {
-			room = workspace.Room{Bytes: rest, Full: errWasted(most)}
+	q, now := c.e.o.Store.HistoryQuota(), c.e.now()
+	for _, scope := range []struct {
+		id, whose string
+		most      int64
+	}{{s.ID, "the session", q.SessionBytes}, {s.TenantID, "the tenant's sessions", q.TenantBytes}} {
+		if rest := scope.most - c.e.wasted.bytes(scope.id, now); scope.most > 0 && rest < room.Bytes {
+			room = workspace.Room{Bytes: rest, Full: errWasted(scope.whose, scope.most)}
 		}
 	}
 	return room, nil
 }
 
-func errWasted(most int64) error {
-	return workbench.E(workbench.CodeQuotaExceeded, "what the tenant's sessions stored of late, and a full history refused, may be no more than %d bytes until it is deleted", most).
+func errWasted(whose string, most int64) error {
+	return workbench.E(workbench.CodeQuotaExceeded, "what %s stored of late, and no commit names, may be no more than %d bytes until it is deleted", whose, most).
 		WithField("historyBytes").WithHint("try again in five minutes: it is deleted by then")
 }
 
@@ -108,6 +112,7 @@ func (c *compute) release(ctx context.Context, s workbench.Session, blobs []stri
 		return
 	}
 	if bytes > 0 {
+		c.e.wasted.add(s.ID, c.e.now(), bytes)
 		c.e.wasted.add(s.TenantID, c.e.now(), bytes)
 	}
 	if err := c.e.o.Store.ReleaseBlobs(context.WithoutCancel(ctx), s.TenantID, blobs, c.e.o.Artifacts.Released(c.e.now())); err != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/workbenchdev/workbench/internal/engine"
 )
 
-// What was written in vain counts for a tenant until it is swept, and however
+// What was written in vain counts for whom it is told of until it is swept, and however
 // often that happens takes little to remember.
-func TestWasteIsCountedByTenant(t *testing.T) {
+func TestWaste(t *testing.T) {
 	w, at := engine.NewWastes(), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for range 1000 { // as of many sessions
 		w.Add("acme", at, 10)

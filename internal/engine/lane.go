@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -156,6 +157,9 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if e.draining() {
+		return false, nil
+	}
 	// While it waited, the session may have made room for others, or gone
 	// elsewhere.
 	if ours, again, err := c.own(ctx); !ours {
@@ -184,6 +188,9 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 		e.capacity.markIdle(c)
 	default:
 		c.drop(ctx) // one that died by itself gives its place back now, not with the next run
+	}
+	if errors.Is(err, workbench.ErrStopping) {
+		return false, nil // it stays queued
 	}
 	return true, err
 }

@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"cmp"
 	"context"
+	"encoding/hex"
 	"io"
 	"slices"
 	"time"
@@ -16,11 +16,12 @@ import (
 // sandbox, if the session has one, and in the tree of the last commit otherwise.
 // Both say the same of the same wrong request.
 type edit interface {
-	// adds is how many bytes it adds to the contents of a tree, or less.
-	adds(tree workspace.Tree) int64
-	inSandbox(ctx context.Context, wire *guestwire.Client) error
+	inSandbox(ctx context.Context, wire *guestwire.Client, admit admission) error
 	inTree(ctx context.Context, b *workspace.Builder, tree workspace.Tree) error
 }
+
+// admission says whether a content may be written to a path in the sandbox.
+type admission func(path string, content *workspace.Staged) error
 
 // lockPatience is how long a change waits for what holds the session: a run that
 // is being started or settled.
@@ -219,15 +220,9 @@ func (c *compute) edit(ctx context.Context, s workbench.Session, ed edit) error 
 }
 
 // editLive makes a change in the sandbox and commits what is there then, also
-// when only a part of the change could be made. While code runs, a change cannot
-// be taken back: what there is no room for is then refused before it is made.
+// when only a part of the change could be made.
 func (c *compute) editLive(ctx context.Context, s workbench.Session, ed edit) error {
-	if n := ed.adds(c.tree); n > 0 && len(c.out) > 0 {
-		if room, err := c.room(ctx, s); err != nil || n > room.Bytes {
-			return cmp.Or(err, room.Full)
-		}
-	}
-	edited := ed.inSandbox(ctx, c.wire)
+	edited := ed.inSandbox(ctx, c.wire, func(path string, content *workspace.Staged) error { return c.admit(ctx, s, path, content) })
 	if lost(edited) || unchanged(edited) {
 		return edited
 	}
@@ -251,6 +246,29 @@ func (c *compute) editLive(ctx context.Context, s workbench.Session, ed edit) er
 	return edited
 }
 
+// admit refuses a file for which the history has no room, while code runs: it
+// could not be taken back. Of one that replaces another, and of a content that the
+// tree has already, much or all may be stored: the commit judges those.
+func (c *compute) admit(ctx context.Context, s workbench.Session, path string, content *workspace.Staged) error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	_, known := c.tree.Get(path)
+	sum := hex.EncodeToString(content.SHA256[:])
+	c.tree.Files(func(entry workspace.Entry) bool {
+		known = known || entry.SHA256 == sum
+		return !known
+	})
+	if known {
+		return nil
+	}
+	room, err := c.room(ctx, s)
+	if err == nil && content.Size > room.Bytes {
+		err = room.Full
+	}
+	return err
+}
+
 // lost reports whether an error says that nobody knows what the sandbox did.
 func lost(err error) bool {
 	return slices.Contains([]workbench.Code{workbench.CodeSandboxLost, workbench.CodeGuestProtocol, workbench.CodeCancelled}, workbench.CodeOf(err))
@@ -258,7 +276,7 @@ func lost(err error) bool {
 
 // unchanged reports whether an error of an edit means that nothing was done.
 func unchanged(err error) bool {
-	return slices.Contains([]workbench.Code{workbench.CodeNotFound, workbench.CodeVersionMismatch, workbench.CodePathInvalid}, workbench.CodeOf(err))
+	return slices.Contains([]workbench.Code{workbench.CodeNotFound, workbench.CodeVersionMismatch, workbench.CodePathInvalid, workbench.CodeQuotaExceeded}, workbench.CodeOf(err))
 }
 
 // record makes a tree the session's head, unless it is that already.

@@ -69,11 +69,16 @@ func (k *kernel) begin(e *execution) {
 // alive says whether the interpreter can go on.
 func (e *execution) runCell(ctx context.Context, k *kernel, fresh bool) (res guestwire.ExecResult, alive bool, err error) {
 	e.start = time.Now()
-	if fresh {
+	switch {
+	case fresh && !userMayEnter(e.r.Dir):
+		err = cannotEnter(e.r.Dir)
+	case fresh:
 		err = k.start(e)
-	} else if e.broker, err = newBroker(e, k.socket, false); err == nil {
-		e.group = k.group
-		k.p.turn(e)
+	default:
+		if e.broker, err = newBroker(e, k.socket, false); err == nil {
+			e.group = k.group
+			k.p.turn(e)
+		}
 	}
 	if err != nil {
 		return res, false, err
@@ -86,10 +91,6 @@ func (e *execution) runCell(ctx context.Context, k *kernel, fresh bool) (res gue
 	reason := workbench.Reason("")
 	if fresh {
 		reason = e.awaitKernel(ctx, k)
-		if reason == "" && k.stayedOut(e) {
-			e.settle(k, false, &reason)
-			return res, false, cannotEnter(e.r.Dir)
-		}
 	}
 	e.x.Started()
 	e.start = time.Now()
@@ -141,24 +142,9 @@ func (e *execution) awaitKernel(ctx context.Context, k *kernel) workbench.Reason
 	return workbench.ReasonCancelled
 }
 
-// cannotBegin is the status of an interpreter whose directory could not be
-// entered.
-const cannotBegin = 126
-
-// stayedOut reports whether a new interpreter has ended before it was ready, and
-// with it e, because it could not enter its directory. The status alone does not
-// tell: code that an interpreter reads when it starts may end it with the same.
-func (k *kernel) stayedOut(e *execution) bool {
-	select {
-	case <-k.began:
-		return false
-	default:
-		return e.over() && e.status.Exited() && e.status.ExitStatus() == cannotBegin && !userMayEnter(e.r.Dir)
-	}
-}
-
 // userMayEnter reports whether user code can have a directory as its own; ""
-// stands for the workspace.
+// stands for the workspace. It is asked before an interpreter starts: once one has,
+// code that it reads then may have run.
 func userMayEnter(dir string) bool {
 	if dir == "" {
 		dir = workspaceDir
@@ -172,7 +158,7 @@ func userMayEnter(dir string) bool {
 	}) == nil
 }
 
-// cannotEnter says why an interpreter could not start in a directory.
+// cannotEnter says why an interpreter is not started in a directory.
 func cannotEnter(dir string) error {
 	why := "user code may not enter it"
 	switch info, err := os.Stat(dir); {

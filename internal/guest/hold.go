@@ -39,8 +39,8 @@ func (s *supervisor) hold(g *group, why uint32, now int64) error {
 }
 
 // For how long a group may take to stand still. A cell's end waits for it, for
-// which a host that has cancelled the cell gives 2 s in all, and a context that
-// does not stop is ended. Where the host or a scan wants it, not stopping costs
+// which a host that has cancelled the cell gives 2 s behind the cell's grace, and a
+// context that does not stop is ended. Where the host or a scan wants it, not stopping costs
 // the sandbox.
 const (
 	idleWithin  = 2 * time.Second

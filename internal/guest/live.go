@@ -106,6 +106,9 @@ func (l *lister) walk(fd int, prefix string, depth int) error {
 }
 
 func (l *lister) visit(fd int, name string, p guestwire.Path, depth int, told bool) error {
+	if depth >= guestwire.MaxDepth {
+		return nil // no request could name it
+	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil //nolint:nilerr // it has gone
@@ -119,7 +122,7 @@ func (l *lister) visit(fd int, name string, p guestwire.Path, depth int, told bo
 			return err
 		}
 	}
-	if !l.r.Recursive || st.Mode&unix.S_IFMT != unix.S_IFDIR || depth >= maxWalkDepth {
+	if !l.r.Recursive || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return nil
 	}
 	next, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

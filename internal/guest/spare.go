@@ -61,8 +61,8 @@ const (
 	// replaceDuring is how long a program runs before its spare is replaced
 	// beside it: a short one has the processor for itself.
 	replaceDuring = 50 * time.Millisecond
-	// replaceAfter is when a spare is replaced after a run if no scan comes,
-	// which is the usual end.
+	// replaceAfter is when a spare is replaced after a run whose end needs a scan,
+	// if none comes.
 	replaceAfter = 30 * time.Millisecond
 	// spareReady bounds how long an interpreter may take to start.
 	spareReady = 10 * time.Second
@@ -277,7 +277,11 @@ func (p *spares) discard(takeAway func()) {
 	many := len(p.left) >= mostLeft
 	p.mu.Unlock()
 	if many {
-		go p.takeAway() // ends with what is taken away
+		go func() { // ends with what is taken away
+			p.renewing.Lock() // as a checkpoint waits for it
+			defer p.renewing.Unlock()
+			p.takeAway()
+		}()
 	}
 }
 

@@ -48,9 +48,8 @@ type walker struct {
 }
 
 const (
-	maxWalkDepth = 200 // below what a path may have on the wire
-	hashBuffer   = 128 << 10
-	smallFiles   = 4 << 20 // contents kept between the two passes of a scan
+	hashBuffer = 128 << 10
+	smallFiles = 4 << 20 // contents kept between the two passes of a scan
 )
 
 // wholePages is what a file of that size takes without holes.
@@ -405,8 +404,9 @@ func (w *walker) walk(fd int, prefix string, depth int) error {
 // visit takes one entry up.
 func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, depth int) error {
 	n := node{mode: st.Mode & 0o7777, mtime: st.Mtim.Nano(), ctime: st.Ctim.Nano(), inode: st.Ino}
-	if depth >= maxWalkDepth || len(p) > guestwire.MaxPath {
-		w.skip(p, whyDepth)
+	if depth >= guestwire.MaxDepth || len(p) > guestwire.MaxPath {
+		holder, _ := split(p)
+		w.skip(guestwire.Path(holder), whyDepth) // p is no path that could be told
 		return nil
 	}
 	if w.leftEntries <= 0 {

@@ -1,6 +1,7 @@
 package guest_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -275,17 +276,25 @@ func TestSlowZygote(t *testing.T) {
 	s.asFork(t, "print(6 * 7)").want(t, 0, "42\n")
 }
 
-// mustZygote finds the process on the host, which sees a container's: the first
-// of its name, for its forks have it too.
+// mustZygote finds the process on the host, which sees a container's: of those of
+// its name, for its forks have it too, the one that is no child of another.
 func mustZygote(t *testing.T, s *session) int {
 	t.Helper()
-	found := 0
+	parents := map[int]int{}
 	all, _ := os.ReadDir("/proc")
 	for _, e := range all {
 		pid, err := strconv.Atoi(e.Name())
 		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
 		group, _ := os.ReadFile("/proc/" + e.Name() + "/cgroup")
-		if err == nil && (found == 0 || pid < found) && strings.Contains(string(line), "/zygote.py") && strings.Contains(string(group), s.Sandbox.ID()) {
+		stat, _ := os.ReadFile("/proc/" + e.Name() + "/stat")
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // state, parent, …
+		if err == nil && len(fields) > 1 && strings.Contains(string(line), "/zygote.py") && strings.Contains(string(group), s.Sandbox.ID()) {
+			parents[pid], _ = strconv.Atoi(fields[1])
+		}
+	}
+	found := 0
+	for pid, parent := range parents {
+		if _, isFork := parents[parent]; !isFork {
 			found = pid
 		}
 	}

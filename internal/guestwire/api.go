@@ -29,6 +29,7 @@ const (
 	MaxCalls     = 16 // calls from code under way, per sandbox
 	MaxRequests  = 64 // requests of the host under way
 	MaxPath      = 4096
+	MaxDepth     = 256      // elements of a path
 	MaxEntryJSON = 16 << 10 // one entry of a scan or restore
 	MaxEntries   = 4 << 20  // entries of one scan or restore
 	MaxTreeBytes = 64 << 30 // content of one scan or restore

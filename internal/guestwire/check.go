@@ -11,7 +11,6 @@ import (
 // Bounds that only checks use.
 const (
 	maxElement   = 255
-	maxDepth     = 256
 	maxTimeout   = 24 * time.Hour
 	maxGrace     = time.Minute
 	maxDetail    = 2 << 10
@@ -111,7 +110,7 @@ func (p Path) Check() error {
 		}
 		depth++
 	}
-	if depth > maxDepth {
+	if depth > MaxDepth {
 		return bad("has more than 256 elements")
 	}
 	return nil

@@ -21,14 +21,6 @@ type HistoryQuota struct {
 	TenantBytes  int64
 }
 
-// Smaller is the smaller of the bounds that are set; 0 without any.
-func (q HistoryQuota) Smaller() int64 {
-	if q.SessionBytes == 0 || q.TenantBytes > 0 && q.TenantBytes < q.SessionBytes {
-		return q.TenantBytes
-	}
-	return q.SessionBytes
-}
-
 // HistoryUse is what the histories of a session and of its tenant hold.
 type HistoryUse struct {
 	SessionBytes int64

@@ -192,15 +192,18 @@ func (b *Builder) writePending(ctx context.Context) error {
 	return nil
 }
 
-// writeChunk seals a chunk into its object, unless that is there.
+// writeChunk seals a chunk into its object, unless that is there for certain. One
+// that may not be durable yet is written over, which takes no room.
 func (b *Builder) writeChunk(ctx context.Context, c chunk) error {
 	s, tenantID := b.s, b.tenantID
-	there, err := blob.Settled(ctx, s.blobs, c.id, seal.SealedSize(int64(len(c.content))))
-	if there || err != nil {
+	there, settled, err := blob.There(ctx, s.blobs, c.id, seal.SealedSize(int64(len(c.content))))
+	if settled || err != nil {
 		return err
 	}
-	if err := b.spend(int64(len(c.content))); err != nil {
-		return err
+	if !there {
+		if err := b.spend(int64(len(c.content))); err != nil {
+			return err
+		}
 	}
 	w, err := s.blobs.Create(ctx)
 	if err != nil {

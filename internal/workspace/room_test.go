@@ -14,8 +14,9 @@ import (
 // same tree.
 func TestRoom(t *testing.T) {
 	w := mustWorld(t)
-	large := make([]byte, 6<<20)
+	large, refused := make([]byte, 6<<20), make([]byte, 6<<20)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(large) // never fails
+	_, _ = rand.NewChaCha8([32]byte{2}).Read(refused)
 	full := workbench.E(workbench.CodeQuotaExceeded, "by whose bound it is")
 	begin := func(room int64) *workspace.Builder {
 		b := w.trees.Begin(t.Context(), w.session.TenantID, workspace.Empty())
@@ -23,7 +24,7 @@ func TestRoom(t *testing.T) {
 		return b
 	}
 	b := begin(5 << 20)
-	put(b, "large", string(large))(t)
+	put(b, "large", string(refused))(t)
 	_, err := b.Commit(t.Context())
 	if !errors.Is(err, full) {
 		t.Errorf("a commit without room: %v, want what the room says", err)
@@ -49,5 +50,10 @@ func TestRoom(t *testing.T) {
 	}
 	if made.Tree.Root() != compared.Tree.Root() {
 		t.Error("what compares has another root than what stores")
+	}
+	again := begin(512 << 10)
+	put(again, "copy", string(large))(t)
+	if made := w.mustCommit(again); made.Written > 512<<10 {
+		t.Errorf("%d bytes were written of a content that is there", made.Written)
 	}
 }
