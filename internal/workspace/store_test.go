@@ -134,13 +134,16 @@ func TestLargeContentsAreStoredOnce(t *testing.T) {
 	put(b, "one", big)(t)
 	put(b, "two", big)(t)
 	w.mustRecord(w.mustCommit(b), "")
-	one := w.mustBlobFiles()
+	chunks := func() []string { // a content's last may be in a pack, as where the tenant's secret has it cut
+		return slices.DeleteFunc(w.mustBlobFiles(), func(file string) bool { return !strings.HasPrefix(filepath.Base(file), "c_") })
+	}
+	one := chunks()
 	w.session = w.mustSession("acme")
 	b = w.trees.Begin(t.Context(), w.session.TenantID, workspace.Empty())
 	put(b, "x", big)(t)
 	made := w.mustCommit(b)
 	w.mustRecord(made, "")
-	if files := w.mustBlobFiles(); !slices.Equal(files, one) {
+	if files := chunks(); len(files) == 0 || !slices.Equal(files, one) {
 		t.Errorf("files %v, after %v", files, one)
 	}
 	if got := w.mustReadFile(made.Tree, "x"); got != big {
