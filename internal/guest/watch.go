@@ -36,7 +36,8 @@ type watch struct {
 	code     *codeGroup
 	gauges             // valid once it has begun
 	rounds   int       // so far; the loop's
-	ebb      time.Time // when the last exec that was ended for its memory was gone
+	gone     time.Time // when the last exec was gone
+	ebb      time.Time // when the last one that was ended for its memory was
 	wake     chan struct{}
 }
 
@@ -92,9 +93,10 @@ func (w *watch) remove(e *execution) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.execs, e)
+	w.gone = time.Now()
 	select {
 	case <-e.outOfMem:
-		w.ebb = time.Now()
+		w.ebb = w.gone
 	default:
 	}
 }
@@ -291,32 +293,73 @@ const (
 	ebbLooks = 100
 )
 
+// leavingTime is for how long an ended exec's processes may be on their way out, and
+// usageWithin how long a group may take to say what it uses.
+const (
+	leavingTime = 30 * time.Second
+	usageWithin = 100 * time.Millisecond
+)
+
 // largest ends the exec whose group uses most, of those that there were when it
 // was measured. If one of them has ended since, or is about to, the memory was
-// that one's: another look tells.
+// that one's: another look tells. So is what no group that lives has: it goes with
+// processes that were killed.
 func (w *watch) largest(execs []*execution) {
 	if slices.ContainsFunc(execs, (*execution).isEnding) {
 		return
 	}
+	used, sum := map[*group]int64(nil), int64(0)
+	if w.crowded() {
+		if used, sum = w.usedByGroups(); w.own && sum <= w.b.limits.MemoryBytes {
+			return
+		}
+	}
 	var worst *execution
 	most := int64(-1)
 	for _, e := range execs {
-		rss := int64(0)
-		if len(execs) > 1 {
-			e.mu.Lock()
-			g := e.group
-			e.mu.Unlock()
-			if ev, err := g.ask(groupCommand{Op: "usage"}); err == nil {
-				rss = ev.RSS
-			}
-		}
-		if rss > most {
-			worst, most = e, rss
+		e.mu.Lock()
+		g := e.group
+		e.mu.Unlock()
+		if bytes := used[g]; bytes > most {
+			worst, most = e, bytes
 		}
 	}
 	if worst != nil && !slices.ContainsFunc(execs, (*execution).isEnding) {
 		worst.oom.Do(func() { close(worst.outOfMem) })
 	}
+}
+
+// crowded reports whether memory may be another group's than that of the only
+// exec, or of one that has just ended.
+func (w *watch) crowded() bool {
+	if len(w.s.live()) > 1 {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Since(w.gone) < leavingTime
+}
+
+// usedByGroups is what the processes of each group have that is not on its way
+// out, and the sum with what code has in files: as much as the truth, or more. A
+// group that does not say so at once may have everything.
+func (w *watch) usedByGroups() (used map[*group]int64, sum int64) {
+	used = map[*group]int64{}
+	for _, g := range w.s.live() {
+		if g.ends() {
+			continue
+		}
+		ev, err := g.askWithin(usageWithin, groupCommand{Op: "usage"})
+		if err != nil && g.ends() {
+			continue
+		}
+		if used[g] = ev.RSS; err != nil {
+			used[g] = w.b.limits.MemoryBytes + 1
+		}
+		sum += used[g]
+	}
+	scratch, _ := space(w.scratch)
+	return used, sum + scratch + w.unmapped(scratch)
 }
 
 // isEnding reports whether the main process has ended, or is about to be ended
@@ -407,10 +450,11 @@ func (w *watch) count(e *execution, most, turn, gone int) {
 }
 
 // over reports whether a program that has just ended by itself had used more
-// than its memory: it was faster than the rounds.
+// than its memory: it was faster than the rounds. Shortly after another has ended
+// it may have been that one's.
 func (w *watch) over() bool {
 	w.mu.Lock()
-	near := w.memory > w.b.limits.MemoryBytes/2
+	near := w.memory > w.b.limits.MemoryBytes/2 && time.Since(w.gone) > ebbTime
 	w.mu.Unlock()
 	return (w.own || w.code != nil) && near && w.sure() && w.usedAbove(w.b.limits.MemoryBytes) > w.b.limits.MemoryBytes
 }

@@ -19,11 +19,12 @@ type doubling struct{ sandbox.Driver }
 
 // What the second sandbox is told answers what the first has said, and it must
 // have said as much by then: it lags behind by at least atLeast, and until it
-// has, but for what is measured and may take fewer digits.
+// has, but for what is measured and may take fewer digits, and not for so long
+// that the session is suspended meanwhile.
 const (
 	atLeast = time.Second
-	atMost  = 40 * time.Second
-	digits  = 256 // bytes
+	atMost  = 15 * time.Second
+	digits  = 512 // bytes
 )
 
 // Start implements sandbox.Driver.
