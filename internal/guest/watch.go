@@ -308,8 +308,9 @@ func (w *watch) largest(execs []*execution) {
 	if slices.ContainsFunc(execs, (*execution).isEnding) {
 		return
 	}
-	used, sum := map[*group]int64(nil), int64(0)
+	used := map[*group]int64{}
 	if w.crowded() {
+		sum := int64(0)
 		if used, sum = w.usedByGroups(); w.own && sum <= w.b.limits.MemoryBytes {
 			return
 		}
