@@ -310,7 +310,7 @@ func (w *watch) largest(execs []*execution) {
 	}
 	used := map[*group]int64{}
 	if w.crowded() {
-		sum := int64(0)
+		var sum int64
 		if used, sum = w.usedByGroups(); w.own && sum <= w.b.limits.MemoryBytes {
 			return
 		}
