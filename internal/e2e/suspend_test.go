@@ -351,7 +351,7 @@ func TestFilesChangeWhileMemoryIsKept(t *testing.T) {
 func TestReturnWithoutAPlaceKeepsTheMemory(t *testing.T) {
 	t.Parallel() // it waits more than it works
 	dir := t.TempDir()
-	small := func(o *server.Options) { o.MaxSandboxes = 1 }
+	small := func(o *server.Options) { o.MaxRunning, o.MaxSandboxes = 1, 1 }
 	w, err := open(dir, func(o *server.Options) { quick(o); small(o) })
 	if err != nil {
 		t.Fatal(err)

@@ -120,6 +120,7 @@ func New(o Options) *Engine {
 	}
 	// Every run that executes needs a sandbox: with fewer, runs would wait for
 	// each other's.
+	asked := o.MaxSandboxes
 	o.MaxSandboxes = max(o.MaxSandboxes, o.MaxRunning)
 	if o.MaxBackground == 0 {
 		o.MaxBackground = 8
@@ -143,6 +144,9 @@ func New(o Options) *Engine {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if asked < o.MaxSandboxes {
+		o.Log.Warn("there may be more sandboxes than asked for: every run that executes needs one", "asked", asked, "sandboxes", o.MaxSandboxes)
 	}
 	if o.Metrics == nil {
 		o.Metrics = noMetrics{}
