@@ -56,7 +56,7 @@ type contexts struct {
 const kernelStart = 60 * time.Second
 
 // silenceWait is for the end of a process to be known whose report has ended.
-const silenceWait = 500 * time.Millisecond
+const silenceWait = 3 * time.Second
 
 func newContexts(s *supervisor) *contexts {
 	return &contexts{s: s, living: map[string]*kernel{}}

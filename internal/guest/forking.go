@@ -215,6 +215,16 @@ func (p *spares) giveSilentUp() {
 	}
 }
 
+// inherited is what programs have of the zygote, which counts in each of them.
+func (p *spares) inherited() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.zygote == nil {
+		return 0
+	}
+	return int64(p.forks) * p.forkBytes
+}
+
 // resident is what spares, and what programs have of the zygote, add to the sum
 // of user code's processes.
 func (p *spares) resident() int64 {

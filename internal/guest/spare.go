@@ -36,6 +36,7 @@ type spares struct {
 	cost     map[workbench.Language]int64 // memory of one, as last measured
 	active   int                          // execs under way
 	givenUp  bool                         // under pressure: none until nothing runs
+	upAt     time.Time                    // when some were last
 	settled  bool                         // none until something runs, or Wake
 	leaving  map[*spare]bool              // given up, and not gone yet
 	timer    *time.Timer
@@ -211,11 +212,22 @@ func (sp *spare) end() {
 func (p *spares) giveUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.kept) > 0 || p.zygote != nil && p.forks == 0 {
+		p.upAt = time.Now()
+	}
 	p.givenUp = true
 	for lang := range p.kept {
 		p.leave(lang)
 	}
 	p.giveZygoteUp()
+}
+
+// wereGivenUp reports whether spares were given up within some time: their memory
+// goes a moment after them.
+func (p *spares) wereGivenUp(within time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.upAt) < within
 }
 
 // leave gives the spare of a language up, if there is one: its memory is not

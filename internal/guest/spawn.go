@@ -27,8 +27,13 @@ type command struct {
 	control []byte // what the driver reads; nil: no driver
 }
 
-// reportWait is for what the driver of a program that has ended has written last.
-const reportWait = 50 * time.Millisecond
+// What a program that has ended wrote last is read, but whoever holds its pipes
+// has no say in when it is over: reportWait is for what its driver said, which
+// hardly anything else can hold, outputWait for its output.
+const (
+	reportWait = time.Second
+	outputWait = 50 * time.Millisecond
+)
 
 // maxReport bounds a line of what a driver says.
 const maxReport = 16
@@ -311,7 +316,7 @@ func (p *process) haltOutput() {
 func (p *process) awaitOutput() {
 	over := make(chan struct{})
 	go func() { defer close(over); p.outputs.Wait() }() // waited for below
-	wait := time.NewTimer(reportWait)
+	wait := time.NewTimer(outputWait)
 	defer wait.Stop()
 	select {
 	case <-over:

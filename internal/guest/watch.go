@@ -36,6 +36,8 @@ type watch struct {
 	code     *codeGroup
 	gauges             // valid once it has begun
 	rounds   int       // so far; the loop's
+	silent   int       // looks in a row at which a group did not say what it uses; the loop's
+	chosen   chosen    // the loop's
 	gone     time.Time // when the last exec was gone
 	ebb      time.Time // when the last one that was ended for its memory was
 	wake     chan struct{}
@@ -208,8 +210,8 @@ func (w *watch) round() {
 		w.s.spares.giveUp()
 	}
 	switch {
-	case killed && len(execs) > 1 && w.endsSoon(execs):
-		// The kernel chose already, and that exec accounts for it itself.
+	case w.chosen.unknown(killed) && len(execs) > 1:
+		// The kernel has ended one, and whose may still show by itself.
 	case killed || used > w.b.limits.MemoryBytes && w.sure() && w.stays(lowest):
 		w.largest(execs)
 	}
@@ -293,11 +295,13 @@ const (
 	ebbLooks = 100
 )
 
-// leavingTime is for how long an ended exec's processes may be on their way out, and
-// usageWithin how long a group may take to say what it uses.
+// leavingTime is for how long the processes of what has ended may be on their way
+// out, usageWithin how long a group may take to say what it uses, and silentLooks
+// after how many looks without an answer it is taken for the one that has it all.
 const (
 	leavingTime = 30 * time.Second
 	usageWithin = 100 * time.Millisecond
+	silentLooks = 3
 )
 
 // largest ends the exec whose group uses most, of those that there were when it
@@ -311,7 +315,13 @@ func (w *watch) largest(execs []*execution) {
 	used := map[*group]int64{}
 	if w.crowded() {
 		var sum int64
-		if used, sum = w.usedByGroups(); w.own && sum <= w.b.limits.MemoryBytes {
+		var all bool
+		used, sum, all = w.usedByGroups()
+		if w.silent++; !all && w.silent < silentLooks {
+			return
+		}
+		w.silent = 0
+		if w.own && sum <= w.b.limits.MemoryBytes {
 			return
 		}
 	}
@@ -330,10 +340,10 @@ func (w *watch) largest(execs []*execution) {
 	}
 }
 
-// crowded reports whether memory may be another group's than that of the only
-// exec, or of one that has just ended.
+// crowded reports whether memory may be something else's than the only exec's:
+// another group's, or that of one or of a spare that has just ended.
 func (w *watch) crowded() bool {
-	if len(w.s.live()) > 1 {
+	if len(w.s.live()) > 1 || w.s.spares.wereGivenUp(leavingTime) {
 		return true
 	}
 	w.mu.Lock()
@@ -342,25 +352,32 @@ func (w *watch) crowded() bool {
 }
 
 // usedByGroups is what the processes of each group have that is not on its way
-// out, and the sum with what code has in files: as much as the truth, or more. A
-// group that does not say so at once may have everything.
-func (w *watch) usedByGroups() (used map[*group]int64, sum int64) {
-	used = map[*group]int64{}
+// out, and the sum with what code has in files: as much as the truth, or more. all
+// is false if a group did not say so at once, which may have everything.
+func (w *watch) usedByGroups() (used map[*group]int64, sum int64, all bool) {
+	var mu sync.Mutex
+	used, all = map[*group]int64{}, true
+	var asked sync.WaitGroup
 	for _, g := range w.s.live() {
 		if g.ends() {
 			continue
 		}
-		ev, err := g.askWithin(usageWithin, groupCommand{Op: "usage"})
-		if err != nil && g.ends() {
-			continue
-		}
-		if used[g] = ev.RSS; err != nil {
-			used[g] = w.b.limits.MemoryBytes + 1
-		}
-		sum += used[g]
+		asked.Go(func() {
+			ev, err := g.askWithin(usageWithin, groupCommand{Op: "usage"})
+			if err != nil && g.ends() {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if used[g] = ev.RSS; err != nil {
+				used[g], all = w.b.limits.MemoryBytes+1, false
+			}
+			sum += used[g]
+		})
 	}
+	asked.Wait()
 	scratch, _ := space(w.scratch)
-	return used, sum + scratch + w.unmapped(scratch)
+	return used, sum + scratch + w.unmapped(scratch) - w.s.spares.inherited(), all
 }
 
 // isEnding reports whether the main process has ended, or is about to be ended
@@ -376,20 +393,32 @@ func (e *execution) isEnding() bool {
 	}
 }
 
-// victimTime is for how long an exec from which the kernel took a process may go
-// on unnoticed if it was its main process.
-const victimTime = 100 * time.Millisecond
+// chosen follows that the kernel has ended a process for memory, until it is known
+// whose.
+type chosen struct {
+	since time.Time
+	looks int
+}
 
-// endsSoon waits for one of the execs to end by the kernel's hand: a killed
-// process uses nothing any more, so that measuring would find another.
-func (w *watch) endsSoon(execs []*execution) bool {
-	for range victimTime / glanceEvery {
-		if slices.ContainsFunc(execs, (*execution).isEnding) {
-			return true
-		}
-		time.Sleep(glanceEvery)
+// While it is not, an exec from which it took the main process may go on unnoticed
+// for victimTime, and for victimLooks at least: on a busy host time passes without
+// any.
+const (
+	victimTime  = time.Second
+	victimLooks = 100
+)
+
+// unknown reports whether it may show by itself whose process it was: what was
+// killed uses nothing any more, so that measuring would find another.
+func (c *chosen) unknown(killed bool) bool {
+	if !killed {
+		*c = chosen{}
+		return false
 	}
-	return false
+	if c.looks++; c.looks == 1 {
+		c.since = time.Now()
+	}
+	return c.looks < victimLooks || time.Since(c.since) < victimTime
 }
 
 // How many processes are counted, in all or in one round of so many.
@@ -451,13 +480,20 @@ func (w *watch) count(e *execution, most, turn, gone int) {
 }
 
 // over reports whether a program that has just ended by itself had used more
-// than its memory: it was faster than the rounds. Shortly after another has ended
-// it may have been that one's.
+// than its memory: it was faster than the rounds. What others have that have ended
+// shortly before is not its.
 func (w *watch) over() bool {
 	w.mu.Lock()
-	near := w.memory > w.b.limits.MemoryBytes/2 && time.Since(w.gone) > ebbTime
+	near := w.memory > w.b.limits.MemoryBytes/2
 	w.mu.Unlock()
-	return (w.own || w.code != nil) && near && w.sure() && w.usedAbove(w.b.limits.MemoryBytes) > w.b.limits.MemoryBytes
+	if !w.own && w.code == nil || !near || !w.sure() || w.usedAbove(w.b.limits.MemoryBytes) <= w.b.limits.MemoryBytes {
+		return false
+	}
+	if !w.own || !w.crowded() {
+		return true
+	}
+	_, sum, all := w.usedByGroups()
+	return all && sum > w.b.limits.MemoryBytes
 }
 
 // left is told when the main process has ended by itself, before anything ends
