@@ -91,39 +91,50 @@ type idle struct {
 // idleAfter is how long a session is left alone before it is measured.
 const idleAfter = 5 * time.Second
 
-// idleSessions is how many sessions are measured of each kind.
+// idleSessions is how many sessions are measured of each kind, beside one that is
+// there before.
 const idleSessions = 3
 
-// idleMemory measures sessions with one Python run behind them, of the image
-// without and of that with imports to load.
+// idleMemory measures what each further session with one Python run behind it
+// adds to the memory of all sandboxes, of the image without and of that with
+// imports to load. What they share, as the pages of the image and of the runtime
+// are, counts once and is nobody's.
 func (w *world) idleMemory(ctx context.Context, image string) ([]idle, []figure, error) {
 	var all []idle
 	var figures []figure
 	for _, kind := range []struct{ name, image string }{{nameIdlePlain, image}, {nameIdleLoaded, pandasImage}} {
+		f := figure{Name: kind.name, Unit: "MB", Samples: idleSessions, Note: "what one session more adds to the proportional set sizes of all sandboxes; image " + kind.image}
 		var opened []*liveSession
-		for range idleSessions {
+		before := 0.0
+		for i := range 1 + idleSessions {
 			s, err := w.openLive(ctx, workbench.Python, kind.image)
 			if err != nil {
 				return nil, nil, err
 			}
 			opened = append(opened, s)
+			select {
+			case <-time.After(idleAfter):
+			case <-ctx.Done():
+				return nil, nil, ctx.Err()
+			}
+			sum, err := w.allMemory(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			if i > 0 { // with the first the pool's own may have come
+				f.Raw = append(f.Raw, (sum-before)*float64(workbench.MiB)/1e6)
+			}
+			before = sum
 		}
-		select {
-		case <-time.After(idleAfter):
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		}
-		f := figure{Name: kind.name, Unit: "MB", Samples: idleSessions, Note: "proportional set size of its processes on the host; image " + kind.image}
+		f.Value = middle(f.Raw)
+		figures = append(figures, f)
 		for _, s := range opened {
 			m, err := w.memory(ctx, s.sandbox, "after Python runs, image "+kind.image)
 			if err != nil {
 				return nil, nil, err
 			}
 			all = append(all, m)
-			f.Raw = append(f.Raw, m.PSSMiB*float64(workbench.MiB)/1e6)
 		}
-		f.Value = middle(f.Raw)
-		figures = append(figures, f)
 		for _, s := range opened {
 			if _, err := w.client.CloseAgentSession(ctx, s.id); err != nil {
 				return nil, nil, err
@@ -140,6 +151,24 @@ func (w *world) idleMemory(ctx context.Context, image string) ([]idle, []figure,
 	return all, figures, nil
 }
 
+// allMemory is the sum of the proportional set sizes of every sandbox's processes,
+// in MiB.
+func (w *world) allMemory(ctx context.Context) (float64, error) {
+	boxes, err := w.driver.List(ctx)
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, box := range boxes {
+		m := idle{}
+		if err := m.measure(box.ID); err != nil {
+			return 0, err
+		}
+		sum += m.PSSMiB
+	}
+	return sum, nil
+}
+
 // memory measures a sandbox's processes on the host: those in its control
 // group.
 func (w *world) memory(ctx context.Context, sandbox, what string) (idle, error) {
@@ -153,9 +182,20 @@ func (w *world) memory(ctx context.Context, sandbox, what string) (idle, error) 
 		return m, err
 	}
 	m.CgroupMiB = float64(stats.MemoryBytes) / float64(workbench.MiB)
+	if err := m.measure(sandbox); err != nil {
+		return m, err
+	}
+	if m.Processes == 0 {
+		return m, errors.New("no process of an idle session's sandbox was found")
+	}
+	return m, nil
+}
+
+// measure adds up a sandbox's processes.
+func (m *idle) measure(sandbox string) error {
 	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
-		return m, err
+		return err
 	}
 	for _, file := range groups {
 		raw, err := os.ReadFile(file)
@@ -171,16 +211,13 @@ func (w *world) memory(ctx context.Context, sandbox, what string) (idle, error) 
 			if f := strings.Fields(line); len(f) == 3 && f[0] == "Pss:" {
 				kib, err := strconv.ParseFloat(f[1], 64)
 				if err != nil {
-					return m, err
+					return err
 				}
 				m.PSSMiB += kib / 1024
 			}
 		}
 	}
-	if m.Processes == 0 {
-		return m, errors.New("no process of an idle session's sandbox was found")
-	}
-	return m, nil
+	return nil
 }
 
 // transfer is the speed of one kind of file transfer.

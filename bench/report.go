@@ -194,7 +194,7 @@ func (r *result) rest(b *strings.Builder) {
 		t.end()
 	}
 	if len(r.Idle) > 0 {
-		fmt.Fprintf(b, "\n## Memory of an idle session\n\nAll its processes on the host, %d s after the last run.\n\n", int(idleAfter.Seconds()))
+		fmt.Fprintf(b, "\n## Memory of an idle session\n\nAll its processes on the host, %d s after the last run of any. A page that several sandboxes share counts for each with its share.\n\n", int(idleAfter.Seconds()))
 		t := newTable(b, "session", "processes", "PSS MiB", "control group MiB")
 		for _, m := range r.Idle {
 			t.row(m.What, fmt.Sprint(m.Processes), number(m.PSSMiB), number(m.CgroupMiB))
