@@ -5,10 +5,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/workbenchdev/workbench/internal/store/pgtest"
 )
 
 // TestScripts runs the command line as people do, with real sandboxes. It
@@ -21,15 +24,15 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
-			l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed again at once
+			port, err := pgtest.FreePort()
 			if err != nil {
 				return err
 			}
-			address := l.Addr().String()
+			address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 			env.Setenv("ADDRESS", address)
 			env.Setenv("URL", "http://"+address)
 			env.Setenv("WORKBENCH_IMAGES", images)
-			return l.Close()
+			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"waitfor": waitFor},
 	})

@@ -92,6 +92,22 @@ func (c *sseClient) Next() (e sseEvent, ok bool) {
 	}
 }
 
+// MustBeat reads until so many further heartbeats have come; no event may.
+func (c *sseClient) MustBeat(n int) {
+	c.t.Helper()
+	late := time.AfterFunc(30*time.Second, c.stop)
+	defer late.Stop()
+	for want := c.beats + n; c.beats < want; {
+		line, err := c.lines.ReadString('\n')
+		if err != nil || line != "\n" && !strings.HasPrefix(line, ":") {
+			c.t.Fatalf("after %d heartbeats: %q, %v", c.beats, line, err)
+		}
+		if line != "\n" {
+			c.beats++
+		}
+	}
+}
+
 // joined is what a client that saw the events has of each stream.
 type joined struct{ text, raw map[workbench.Stream]string }
 
@@ -250,13 +266,11 @@ func TestLiveEvents(t *testing.T) {
 	if e, ok := c.Next(); !ok || *e.Data.Text != "x" {
 		t.Fatalf("third event: %+v", e)
 	}
-	time.AfterFunc(300*time.Millisecond, r.End) // several heartbeats long
+	c.MustBeat(3)
+	r.End()
 	e, ok := c.Next()
 	if !ok || e.Data.Kind != workbench.LogTerminal {
 		t.Fatalf("last event: %+v", e)
-	}
-	if c.beats < 3 {
-		t.Errorf("%d heartbeats in 300 ms at 50 ms", c.beats)
 	}
 	if e, ok := c.Next(); ok {
 		t.Errorf("an event after the terminal one: %+v", e)

@@ -112,7 +112,7 @@ func TestBackgroundRunsEnd(t *testing.T) {
 	wantOut(t, s.mustBash("ls"), "")
 
 	short := aside("echo begun; sleep 600")
-	short.TimeoutMs = ptr(int64(3000))
+	short.TimeoutMs = ptr(int64(6000))
 	r := s.mustRun(short)
 	wantEnd(t, r, workbench.StatusTimedOut, workbench.ReasonTimeout)
 	wantOut(t, r, "begun\n")

@@ -31,14 +31,15 @@ func TestCancelledWaiterTakesNoRoom(t *testing.T) {
 	w := mustWorld(t, func(o *server.Options) { o.MaxRunning, o.MaxSandboxes = 1, 1 })
 	c := w.mustUser(t, "acme", "ada")
 	one, two := mustSessionOf(t, c, sdk.CreateSession{}), mustSessionOf(t, c, sdk.CreateSession{})
-	first := one.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo x > /tmp/mark; echo begun; sleep 2"})
+	first := one.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo x > /tmp/mark; echo begun; " + untilFile("stop"), TimeoutMs: ptr(int64(180_000))})
 	mustSay(t, one, first, "begun")
 	waiting := two.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "true"})
 	time.Sleep(200 * time.Millisecond) // it stands in line
 	if _, err := c.CancelRun(t.Context(), waiting); err != nil {
 		t.Fatal(err)
 	}
-	one.mustWait(first)
+	one.mustWrite("stop", "")
+	wantEnd(t, one.mustWait(first), workbench.StatusSucceeded, "")
 	time.Sleep(time.Second)
 	r := one.mustBash("cat /tmp/mark")
 	wantOut(t, r, "x\n")
@@ -56,7 +57,7 @@ func TestWaiterKeepsItsSandbox(t *testing.T) {
 	})
 	c := w.mustUser(t, "acme", "ada")
 	busy, s, other := mustSessionOf(t, c, sdk.CreateSession{}), mustSessionOf(t, c, sdk.CreateSession{}), mustSessionOf(t, c, sdk.CreateSession{})
-	first := busy.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; " + untilFile("stop")})
+	first := busy.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; " + untilFile("stop"), TimeoutMs: ptr(int64(180_000))})
 	mustSay(t, busy, first, "begun")
 	waiting := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "cat f"})
 	wantEnd(t, s.mustWait(s.mustSubmit(aside("echo t > f"))), workbench.StatusSucceeded, "")

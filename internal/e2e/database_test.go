@@ -76,16 +76,20 @@ func TestDatabaseRestartsUnderLoad(t *testing.T) {
 		}
 		sessions[i] = s.ID
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	working, stop := context.WithTimeout(ctx, 6*time.Second)
-	defer stop()
 	var clients sync.WaitGroup
 	var mu sync.Mutex
 	accepted := map[string]string{} // key → run
+	end := time.Now().Add(6 * time.Second)
+	working := func() bool { // so long, and for ten runs at the least
+		mu.Lock()
+		defer mu.Unlock()
+		return ctx.Err() == nil && (time.Now().Before(end) || len(accepted) < 10)
+	}
 	for i, id := range sessions {
 		clients.Go(func() {
-			for n := 0; working.Err() == nil; n++ {
+			for n := 0; working(); n++ {
 				key := fmt.Sprintf("%d-%d", i, n)
 				r := sdk.CreateRun{Language: workbench.Bash, Code: fmt.Sprintf("echo %d >> log; sleep 0.2; wc -l < log", n), IdempotencyKey: key}
 				run, err := persistent(ctx, func() (sdk.Submitted, error) { return c.CreateSessionRun(ctx, id, r) })
@@ -104,7 +108,7 @@ func TestDatabaseRestartsUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	for crash := false; working.Err() == nil; crash = !crash {
+	for crash := false; working(); crash = !crash {
 		time.Sleep(time.Second)
 		pg.Stop(crash)
 		time.Sleep(500 * time.Millisecond)
@@ -166,7 +170,7 @@ func TestCancelThroughAnotherServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantEnd(t, s.mustWait(run), workbench.StatusCancelled, reason)
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 20*time.Second { // the run sleeps for longer, and may for 30
 			t.Errorf("%s took %s", reason, took)
 		}
 	}

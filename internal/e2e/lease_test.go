@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"database/sql"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -69,12 +70,25 @@ func TestLeaseThatRanOutCostsNoWork(t *testing.T) {
 // writes nothing more for it. Once the session is free again it serves it.
 func TestSessionTakenOverIsGivenUp(t *testing.T) {
 	w := mustWorld(t, nil)
-	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
-	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo begun; sleep 1; echo late"})
-	mustSay(t, s, run, "begun")
-	w.mustTouch(t, "DELETE FROM engines")
-	w.mustTouch(t, `UPDATE sessions SET lease_previous = lease_owner, lease_owner = 'eng_other', lease_epoch = lease_epoch + 1,
-		lease_expires = ? WHERE id = ?`, time.Now().Add(7*time.Second).UnixMicro(), s.id)
+	c := w.mustUser(t, "acme", "ada")
+	db := w.mustDatabase(t)
+	defer db.Close()
+	var s *session
+	var run string
+	// The server must hear of it from its own run, not from the next renewal: so the
+	// run is short, and longer only where it was over too soon.
+	for seconds := 1; ; seconds *= 2 {
+		s = mustSessionOf(t, c, sdk.CreateSession{})
+		run = s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: fmt.Sprintf("echo begun; sleep %d; echo late", seconds)})
+		mustSay(t, s, run, "begun")
+		if mustTakeOver(t, db, s.id) {
+			break
+		}
+		if seconds > 8 {
+			t.Fatal("the run is always over before its session can be taken")
+		}
+		wantOut(t, s.mustWait(run), "begun\nlate\n")
+	}
 	next := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo next"})
 	r := s.mustWait(run) // the other one is gone too: whoever comes next says so
 	wantEnd(t, r, workbench.StatusUnknown, workbench.ReasonServerLost)
@@ -85,6 +99,33 @@ func TestSessionTakenOverIsGivenUp(t *testing.T) {
 		t.Errorf("generation %d, want 2", r.Generation)
 	}
 	w.mustTouch(t, "UPDATE engines SET seen_at = seen_at") // it has registered anew
+}
+
+// mustTakeOver takes the session for an engine that is none, and has all engines
+// forgotten; unless the session's run has said more than one thing, or is over.
+func mustTakeOver(t *testing.T, db *sql.DB, session string) bool {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	done, err := tx.ExecContext(t.Context(), `UPDATE sessions SET lease_previous = lease_owner, lease_owner = 'eng_other', lease_epoch = lease_epoch + 1,
+		lease_expires = ? WHERE id = ? AND (SELECT COUNT(*) FROM runs r JOIN run_log l ON l.run_id = r.id
+		WHERE r.session_id = sessions.id AND r.finished_at = 0 AND l.stream <> '') = 1`, time.Now().Add(7*time.Second).UnixMicro(), session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := done.RowsAffected(); err != nil || n == 0 {
+		return false
+	}
+	if _, err := tx.ExecContext(t.Context(), "DELETE FROM engines"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return true
 }
 
 // What cannot be read before a run has left costs the session nothing: the run

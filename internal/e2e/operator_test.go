@@ -146,7 +146,7 @@ func TestRecoveryIsLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := w.mustOpenSession(t)
-	first := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "sleep 1"})
+	first := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "sleep 5"})
 	left := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo never"})
 	mustBe(t, s, first, workbench.StatusRunning)
 	if err := w.close(); err != nil {

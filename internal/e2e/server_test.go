@@ -139,7 +139,7 @@ func TestStopDrainsAndTheQueueGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := w.mustOpenSession(t)
-	inFlight := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "sleep 1.5; echo done > f; echo done"})
+	inFlight := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "sleep 5; echo done > f; echo done"})
 	queued := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "cat f; echo later"})
 	mustBe(t, s, inFlight, workbench.StatusRunning)
 	if err := w.close(); err != nil {

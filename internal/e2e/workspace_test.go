@@ -288,7 +288,7 @@ func TestWorkspaceIsFull(t *testing.T) {
 // far, a write is seen by the code, and its commit is shared.
 func TestWorkspaceWhileCodeRuns(t *testing.T) {
 	s := mustShared(t).mustSession(t, sdk.CreateSession{})
-	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: `mkdir out; printf 0123456789 > out/made; mkfifo pipe; ln -s out/made link; echo ready
+	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, TimeoutMs: ptr(int64(180_000)), Code: `mkdir out; printf 0123456789 > out/made; mkfifo pipe; ln -s out/made link; echo ready
 while [ ! -e go ]; do sleep 0.05; done
 cat go; mv moved.txt back.txt; ls`})
 	deadline := time.Now().Add(time.Minute)

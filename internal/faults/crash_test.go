@@ -37,6 +37,9 @@ func TestKillAtAnyHit(t *testing.T) {
 	}
 	var all []place
 	for name, hits := range w.mustHits() {
+		if timed(name) {
+			hits = 1
+		}
 		for n := range min(4, hits) {
 			all = append(all, place{name, n + 1})
 		}
@@ -63,6 +66,17 @@ func TestKillAtAnyHit(t *testing.T) {
 		})
 	}
 	shards.Wait()
+}
+
+// timed reports whether a timer or the pace of a program has a say in how often
+// the scenario passes a failpoint: not every run of it passes it twice.
+func timed(failpoint string) bool {
+	for _, prefix := range []string{"store.lease.", "store.engine.", "store.append_log.", "engine.log."} {
+		if strings.HasPrefix(failpoint, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 func killAt(t *testing.T, w *world, name string, n int) {

@@ -75,7 +75,7 @@ func mustRecord(t *testing.T, skip func(path string) bool, client func(context.C
 	t.Cleanup(func() { _ = rec.r.Close() })
 	o := mustOptions(t, rec.dir)
 	o.Blobs, o.Store = rec.r.Blobs(), rec.r.Database()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	s, err := server.Open(ctx, o)
 	if err != nil {
@@ -157,7 +157,7 @@ func (rec *recording) submit(ctx context.Context, c *sdk.Client, session, code s
 
 // ended waits for a run's end; nothing of its receipt changes from then on.
 func (rec *recording) ended(ctx context.Context, c *sdk.Client, run string) workbench.Receipt {
-	told, err := c.GetRun(ctx, run, 20*time.Second)
+	told, err := c.GetRun(ctx, run, 45*time.Second)
 	must(rec.t, told, err)
 	rec.promise(fmt.Sprintf("P4: run %s is %s", run, told.Status), func(ctx context.Context, c *sdk.Client) error {
 		got, err := c.GetRun(ctx, run, 0)
@@ -227,7 +227,7 @@ func (rec *recording) violations(index int, m powercut.Moment) []string {
 	if err := rec.r.Restore(m, dir); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	s, err := server.Open(ctx, mustOptions(t, dir))
 	if err != nil {
@@ -267,7 +267,7 @@ func wholeSession(ctx context.Context, c *sdk.Client, session string) []string {
 		found = append(found, fmt.Sprintf("runs of %s: %v", session, err))
 	}
 	for _, r := range runs.Items {
-		if got, err := c.GetRun(ctx, r.ID, 20*time.Second); err != nil || !got.Status.Terminal() {
+		if got, err := c.GetRun(ctx, r.ID, 45*time.Second); err != nil || !got.Status.Terminal() {
 			found = append(found, fmt.Sprintf("P14: run %s is %s, %v", r.ID, got.Status, err))
 		}
 	}
@@ -361,10 +361,10 @@ func TestPowerCut(t *testing.T) {
 	for i := served; i < len(moments); i++ { // the sweep's, all of them
 		order = append([]int{i - rec.first}, order...)
 	}
-	end := time.Now().Add(20 * time.Second) // as many as there is time for
+	end := time.Now().Add(20 * time.Second) // as many as there is time for, and ten
 	checked, synced := 0, map[string]int{}
 	for _, i := range order {
-		if os.Getenv("WORKBENCH_SOAK") == "" && time.Now().After(end) {
+		if os.Getenv("WORKBENCH_SOAK") == "" && checked >= 10 && time.Now().After(end) {
 			break
 		}
 		i += rec.first

@@ -6,9 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store/pgtest"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
 
@@ -171,7 +174,11 @@ func (w *world) start(failpoints string) error {
 	_ = os.Remove(ready)
 	listen := w.port
 	if listen == "" {
-		listen = "127.0.0.1:0"
+		port, err := pgtest.FreePort() // it must get the same one after each death
+		if err != nil {
+			return err
+		}
+		listen = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	}
 	log, err := os.OpenFile(filepath.Join(w.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

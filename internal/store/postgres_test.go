@@ -41,6 +41,24 @@ func mustClient(t testing.TB, db *store.DB) *client {
 	return c
 }
 
+// mustPrepare is a session on db, whose calls have little time, and a run that
+// was admitted with the key "before"; both made with all the time there is.
+func mustPrepare(t testing.TB, db *store.DB, dsn string) (*client, workbench.Run) {
+	t.Helper()
+	patient, err := store.Open(t.Context(), dsn, store.Options{CallTimeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := mustClient(t, patient)
+	run, err := c.admit(t.Context(), "before")
+	wantCode(t, err, "")
+	if err := patient.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.DB = db
+	return c, run
+}
+
 func (c *client) admit(ctx context.Context, key string) (workbench.Run, error) {
 	r, _, err := c.Admit(ctx, c.p, store.Admission{Run: workbench.Run{ID: workbench.NewID(workbench.KindRun), SessionID: c.session,
 		Language: workbench.Python, CreatedAt: time.Now()}, IdempotencyKey: key, Fingerprint: "f", FingerprintVersion: 1})
@@ -131,9 +149,7 @@ func TestDatabaseRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	c := mustClient(t, db)
-	kept, err := c.admit(t.Context(), "before")
-	wantCode(t, err, "")
+	c, kept := mustPrepare(t, db, server.URL("w"))
 	idle := db.Subscribe("run:nobody")
 	defer idle.Close()
 	for _, crash := range []bool{false, true} {
@@ -269,9 +285,7 @@ func TestConnectionsThatSwallowEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	c := mustClient(t, db)
-	run, err := c.admit(t.Context(), "before")
-	wantCode(t, err, "")
+	c, run := mustPrepare(t, db, server.URL(name))
 	proxy.swallow()
 	start := time.Now()
 	errs := make(chan error, 40)
@@ -358,7 +372,7 @@ func TestDeadlockIsRetried(t *testing.T) {
 }
 
 func TestSmallPool(t *testing.T) {
-	db, err := store.Open(t.Context(), pgtest.MustURL(t), store.Options{MaxConns: 2})
+	db, err := store.Open(t.Context(), pgtest.MustURL(t), store.Options{MaxConns: 2, CallTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

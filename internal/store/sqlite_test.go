@@ -176,7 +176,7 @@ func TestSQLiteWaitingForTheWriter(t *testing.T) {
 	db, err := store.Open(t.Context(), path, store.Options{CallTimeout: time.Second})
 	wantCode(t, err, "")
 	defer db.Close()
-	c := mustClient(t, db)
+	c, _ := mustPrepare(t, db, path)
 	release, inside := make(chan struct{}), make(chan struct{})
 	held := make(chan error, 1)
 	go func() {

@@ -79,10 +79,6 @@ func Open(o Options) (*Driver, error) {
 	return d, nil
 }
 
-// lockPatience is how long the lock is waited for. A child of an owner that was
-// killed holds it until it has started its program.
-const lockPatience = 3 * time.Second
-
 // prepareState makes the state directory and takes its lock.
 func (d *Driver) prepareState() error {
 	if err := os.MkdirAll(d.site.dir, 0o711); err != nil {
@@ -93,7 +89,7 @@ func (d *Driver) prepareState() error {
 			return err
 		}
 	}
-	locked, err := d.site.lock(lockPatience)
+	locked, err := d.site.lock(time.Second)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -140,19 +141,25 @@ func (s *Server) initialise() error {
 	if err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	s.port, err = freePort()
+	s.port, err = FreePort()
 	return err
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+// FreePort is a loopback port for a server of a test that listens on it later,
+// and again after each of its deaths. It is below those that Linux gives to
+// whoever asks for any, as other tests do all the time.
+func FreePort() (port int, err error) {
+	const lowest, highest, tries = 15000, 32767, 100
+	for range tries {
+		port = lowest + mathrand.IntN(highest-lowest+1)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return port, l.Close()
+	return 0, err
 }
 
 // Start starts a stopped server on its old port and waits until it answers.
