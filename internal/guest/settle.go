@@ -13,11 +13,15 @@ func (s *supervisor) Settle(ctx context.Context) error {
 	if err := s.PauseAll(ctx); err != nil {
 		return err
 	}
-	if err := s.spares.settle(ctx); err != nil {
-		return err
-	}
-	for _, e := range s.running() {
+	paused := s.running()
+	for _, e := range paused { // what stands still loses no time to what follows
 		e.limit.hold()
+	}
+	if err := s.spares.settle(ctx); err != nil {
+		for _, e := range paused {
+			e.limit.release()
+		}
+		return err
 	}
 	debug.FreeOSMemory()
 	return nil

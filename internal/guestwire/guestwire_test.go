@@ -296,11 +296,18 @@ func TestCancelAndPingPassAFloodNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	late := 0
 	for range 50 {
 		d, err := c.Ping(t.Context())
-		if err != nil || d > 500*time.Millisecond {
+		if err != nil {
 			t.Fatalf("ping: %v, %v", d, err)
 		}
+		if d > 500*time.Millisecond {
+			late++
+		}
+	}
+	if late > 5 {
+		t.Fatalf("%d of 50 pings took more than 500 ms", late)
 	}
 	if err := e.Cancel(t.Context()); err != nil {
 		t.Fatal(err)

@@ -16,12 +16,12 @@ import (
 // the wall limit ends them.
 func checkHog(pin bool) func(context.Context, *scene) finding {
 	return func(ctx context.Context, s *scene) finding {
-		return s.storm(ctx, "H09", map[string]any{"seconds": 6, "pin": pin}, "spinning")
+		return s.storm(ctx, "H09", map[string]any{"pin": pin}, "spinning")
 	}
 }
 
 func checkTimerStorm(ctx context.Context, s *scene) finding {
-	return s.storm(ctx, "H12", map[string]any{"seconds": 6}, "storming")
+	return s.storm(ctx, "H12", map[string]any{}, "storming")
 }
 
 // storm runs a probe that wants all the CPU there is in a sandbox of slowCPUs,
@@ -31,16 +31,11 @@ func (s *scene) storm(ctx context.Context, probe string, params map[string]any, 
 	if err != nil {
 		return broke(err)
 	}
-	r, err := b.probeRequest(probe, params)
-	if err != nil {
-		return broke(err)
+	run, err := b.stormy(ctx, probe, params, word, 4*time.Second)
+	if err != nil { // with its part of a busy host's CPU it may take that long to begin
+		run, err = b.stormy(ctx, probe, params, word, 12*time.Second)
 	}
-	r.Timeout, r.Grace = 4*time.Second, 100*time.Millisecond
-	run, err := b.begin(ctx, r)
 	if err != nil {
-		return broke(err)
-	}
-	if err := run.hears(ctx, word); err != nil {
 		return broke(err)
 	}
 	const window = 1500 * time.Millisecond
@@ -70,9 +65,27 @@ func (s *scene) storm(ctx context.Context, probe string, params map[string]any, 
 		return errorf("it used %.2f CPUs and never met the bound of %.2f: this host is too busy to show it", share, slowCPUs)
 	}
 	if late > 250*time.Millisecond {
-		return failed("timers of the host were up to %v late", late)
+		// A host that is as late by itself says nothing of the storm.
+		if calm := lateness(ctx, window); late > calm+250*time.Millisecond {
+			return failed("timers of the host were up to %v late, and %v without it", late, calm)
+		}
 	}
 	return proved("%.2f CPUs of %.2f used on %d cores; ended by the wall limit; the host's timers at most %v late (p99)", share, slowCPUs, runtime.NumCPU(), late.Round(100*time.Microsecond))
+}
+
+// stormy begins such a probe under a wall limit and waits until it has begun.
+func (b *session) stormy(ctx context.Context, probe string, params map[string]any, word string, limit time.Duration) (*running, error) {
+	params["seconds"] = (limit + 2*time.Second).Seconds()
+	r, err := b.probeRequest(probe, params)
+	if err != nil {
+		return nil, err
+	}
+	r.Timeout, r.Grace = limit, 100*time.Millisecond
+	run, err := b.begin(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return run, run.hears(ctx, word)
 }
 
 func mustStats(ctx context.Context, b *session) sandbox.Stats {

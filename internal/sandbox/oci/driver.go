@@ -79,6 +79,10 @@ func Open(o Options) (*Driver, error) {
 	return d, nil
 }
 
+// lockPatience is how long the lock is waited for. A child of an owner that was
+// killed holds it until it has started its program.
+const lockPatience = 3 * time.Second
+
 // prepareState makes the state directory and takes its lock.
 func (d *Driver) prepareState() error {
 	if err := os.MkdirAll(d.site.dir, 0o711); err != nil {
@@ -89,7 +93,7 @@ func (d *Driver) prepareState() error {
 			return err
 		}
 	}
-	locked, err := d.site.lock(time.Second)
+	locked, err := d.site.lock(lockPatience)
 	if err != nil {
 		return err
 	}

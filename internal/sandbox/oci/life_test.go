@@ -69,7 +69,7 @@ func TestLife(t *testing.T) {
 		t.Run("the guest leaves", func(t *testing.T) {
 			g := MustStart(t, d, c)
 			fmt.Fprintln(g.Stream(), "exit 7")
-			if exit := MustEnd(t, g, 5*time.Second); exit.Reason != sandbox.ExitGuestLeft {
+			if exit := MustEnd(t, g, 30*time.Second); exit.Reason != sandbox.ExitGuestLeft {
 				t.Errorf("exit %+v, want guest_left", exit)
 			}
 			if err := g.Pause(t.Context()); !workbench.HasCode(err, workbench.CodeSandboxLost) {
@@ -82,7 +82,7 @@ func TestLife(t *testing.T) {
 			if err := g.Stream().Close(); err != nil {
 				t.Fatal(err)
 			}
-			MustEnd(t, g, 5*time.Second)
+			MustEnd(t, g, 30*time.Second)
 			MustKill(t, g)
 		})
 		t.Run("its log is bounded", func(t *testing.T) {

@@ -115,6 +115,11 @@ func (l *live) openPipes() (*sandboxEnds, error) {
 	return ends, nil
 }
 
+// drainTimeout bounds the reading of what a sandbox said last. Whoever could
+// still write is dead, so its end comes; a deadline that passes before loses what
+// is in the pipe.
+const drainTimeout = 5 * time.Second
+
 // drainStderr waits for the end of stderr, at most for d, and ends it.
 func (l *live) drainStderr(d time.Duration) {
 	if l.stderrEnd == nil {
@@ -159,7 +164,7 @@ func (l *live) ended() {
 	}
 	stats := l.measure()
 	atBound := stats.OOMKills - l.group.InnerOOMKills(codeGroup) // of what is not user code
-	l.drainStderr(200 * time.Millisecond)
+	l.drainStderr(drainTimeout)
 	panicked := strings.TrimSpace(tailOf(l.d.site.layout(l.id).panicLog()))
 
 	l.mu.Lock()

@@ -166,10 +166,12 @@ func TestPoolEmpty(t *testing.T) {
 	w := mustWorld(t, 8)
 	w.Keep("standard", w.kind, 1)
 	w.await(t, 1)
+	w.fail.Store(true) // nothing takes its place meanwhile
 	c := w.Claim(w.kind)
 	if w.Claim(w.kind) != nil || w.misses.Load() != 1 {
 		t.Error("an empty pool hands out nothing and counts a miss")
 	}
+	w.fail.Store(false)
 	w.use(t, c)
 }
 
@@ -177,12 +179,14 @@ func TestPoolYields(t *testing.T) {
 	w := mustWorld(t, 2)
 	w.Keep("standard", w.kind, 3) // one more than there are places
 	w.await(t, 2)
+	w.fail.Store(true) // nothing takes its place meanwhile
 	if !w.Yield() || w.warm.Load() != 1 {
 		t.Error("a sandbox makes room when asked")
 	}
 	if n := w.sandboxes(t); n != 1 {
 		t.Errorf("%d sandboxes after one made room, want 1", n)
 	}
+	w.fail.Store(false)
 	w.await(t, 2)
 }
 

@@ -316,7 +316,7 @@ func mustSay(t testing.TB, h *capture, want string) {
 // The clocks of a restored sandbox leap by the time that it was away, also the
 // monotonic one.
 func (s Suite) timeStands(t *testing.T, d sandbox.Driver) {
-	const limit, away = 8 * time.Second, 9 * time.Second
+	const limit, away = 12 * time.Second, 13 * time.Second
 	box := MustBind(t, d, Standard(s.Image))
 	box.MustLive(t, "limited", "import time\nwall, mono = time.time(), time.monotonic()\n", limit)
 	dir := box.MustCheckpoint(t)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // isolation looks at SPEC A12 and A13 from where user code stands.
@@ -111,16 +110,20 @@ func network(t *testing.T, box *Session) {
 		t.Fatal(err)
 	}
 	defer func() { _ = abstract.Close() }()
-	began := time.Now()
 	got := box.MustPrint(t, fmt.Sprintf(`
-import errno, socket
-reached = []
+import errno, socket, time
+reached, slow = [], []
 def tries(what, f):
-    try:
-        f()
-        reached.append(what)
-    except OSError:
-        pass
+    for _ in range(2):  # one stall of the machine is no slow answer
+        began = time.monotonic()
+        try:
+            f()
+            reached.append(what)
+        except OSError:
+            pass
+        if time.monotonic() - began < 4:
+            return
+    slow.append(what)
 def tcp(family, *address):
     s = socket.socket(family, socket.SOCK_STREAM)
     s.settimeout(5)
@@ -142,13 +145,10 @@ for path in ['/var/run/docker.sock', '/run/docker.sock', '/run/containerd/contai
     tries(path, lambda: unix(path))
 for name, family, kind in [('packet', 17, 3), ('raw', 2, 3), ('vsock', 40, 1), ('alg', 38, 5), ('bluetooth', 31, 3), ('rds', 21, 5), ('tipc', 30, 1), ('xdp', 44, 3), ('can', 29, 3)]:
     tries(name, lambda: socket.socket(family, kind))
-print(reached, [name for _, name in socket.if_nameindex()])
+print(reached, slow, [name for _, name in socket.if_nameindex()])
 `, tcp.Addr().(*net.TCPAddr).Port, strings.TrimPrefix(abstract.Addr().String(), "@")))
-	if got != "[] ['lo']" && got != "[] []" {
-		t.Errorf("reached: %s", got)
-	}
-	if took := time.Since(began); took > 4*time.Second {
-		t.Errorf("it took %v; want every try refused at once", took)
+	if got != "[] [] ['lo']" && got != "[] [] []" {
+		t.Errorf("reached, not refused at once, and interfaces: %s", got)
 	}
 }
 

@@ -64,11 +64,12 @@ func MustNothingLeft(t testing.TB, name string, d time.Duration) {
 	t.Helper()
 	end := time.Now().Add(d)
 	for {
+		late := time.Now().After(end) // a look takes a while, in which what it saw may go
 		found := Leftovers(name)
 		if len(found) == 0 {
 			return
 		}
-		if time.Now().After(end) {
+		if late {
 			t.Errorf("%s left on the host:\n  %s", name, strings.Join(found, "\n  "))
 			return
 		}
