@@ -135,7 +135,7 @@ func whatLiarsSay() map[string]lie {
 			map[string]func(*liar, uint32, string){"silent": nil})
 	}
 	for _, at := range []string{"restore", "exec"} {
-		l := lie{at: at, deaf: true, want: cancel, within: 8 * time.Second, cancel: true}
+		l := lie{at: at, deaf: true, want: cancel, within: 20 * time.Second, cancel: true}
 		add("cancelled: "+at, l, map[string]func(*liar, uint32, string){"deaf": nil})
 	}
 	return lies

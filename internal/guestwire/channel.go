@@ -79,7 +79,7 @@ func (l *link) request(op string, body any, in, out []uint8, from map[uint8]int6
 }
 
 // giveUpWithin is how long a peer may take to read that a channel was given up.
-const giveUpWithin = 10 * time.Second
+const giveUpWithin = 4 * time.Second
 
 // giveUp cancels a channel of this end. A peer that has stopped reading, so that
 // not even this reaches it, has lost the connection: whoever waits for room to
