@@ -112,7 +112,7 @@ func whatLiarsSay() map[string]lie {
 		},
 	})
 	addScans(add, answers, hangsUp)
-	add("cancelled: exec", lie{at: "exec", want: cancel, within: 8 * time.Second, cancel: true}, map[string]func(*liar, uint32, string){
+	add("cancelled: exec", lie{at: "exec", want: cancel, within: 20 * time.Second, cancel: true}, map[string]func(*liar, uint32, string){
 		"silent":             nil,
 		"begun, then silent": begun(),
 		"half a header":      func(g *liar, ch uint32, _ string) { begun()(g, ch, ""); g.send([]byte("\x00\x00\x00")) },
@@ -127,11 +127,11 @@ func whatLiarsSay() map[string]lie {
 		"output that never stops": floods,
 	})
 	for _, at := range []string{"bind", "restore", "write"} {
-		add("cancelled: "+at, lie{at: at, upload: at == "write", want: cancel, within: 8 * time.Second, cancel: true},
+		add("cancelled: "+at, lie{at: at, upload: at == "write", want: cancel, within: 20 * time.Second, cancel: true},
 			map[string]func(*liar, uint32, string){"silent": nil})
 	}
 	for _, at := range []string{"scan", "read"} {
-		add("cancelled: "+at, lie{at: at, keep: []string{"*"}, want: ended, within: 8 * time.Second, cancel: true},
+		add("cancelled: "+at, lie{at: at, keep: []string{"*"}, want: ended, within: 20 * time.Second, cancel: true},
 			map[string]func(*liar, uint32, string){"silent": nil})
 	}
 	for _, at := range []string{"restore", "exec"} {
