@@ -30,11 +30,11 @@ func testLeases(t *testing.T, open Open) {
 		want(t, err, "")
 		r := w.mustAdmit(w.ann, s.ID)
 		waitFor(t, func() bool { // prolonged before or taken anew after it ran out
-			epoch, err = w.AcquireLease(ctx(t), s.ID, engine, 3*time.Second)
+			epoch, err = w.AcquireLease(ctx(t), s.ID, engine, 10*time.Second)
 			return err == nil
 		})
 		w.mustDispatch(r, epoch)
-		again, err := w.AcquireLease(ctx(t), s.ID, engine, 3*time.Second)
+		again, err := w.AcquireLease(ctx(t), s.ID, engine, 10*time.Second)
 		want(t, err, "")
 		equal(t, "epoch", again, epoch)
 		_, err = w.AcquireLease(ctx(t), s.ID, "eng_two", time.Minute)
