@@ -386,6 +386,13 @@ func TestResultsOfAProgram(t *testing.T) {
 	if len(r.Results) != 2 || r.Results[0].Data["image/png"] == nil || r.Results[1].Type != workbench.ResultStructured || string(r.Result) != `{"n":3}` {
 		t.Fatalf("results %+v, result %s", r.Results, r.Result)
 	}
+	for range 3 { // in order, whether they are awaited or not
+		r := s.mustRun(sdk.CreateRun{Language: workbench.JavaScript, Code: "workbench.display({a: 1}); workbench.result({rows: 3}); workbench.display({b: 1})"})
+		wantEnd(t, r, workbench.StatusSucceeded, "")
+		if len(r.Results) != 3 || r.Results[1].Type != workbench.ResultStructured || string(r.Results[2].Data["application/json"]) != `{"b":1}` {
+			t.Errorf("results %+v", r.Results)
+		}
+	}
 }
 
 // A form that is too large for the receipt is a retained file; the same route

@@ -288,7 +288,7 @@ func (e *execution) settle(k *kernel, alive bool, reason *workbench.Reason) bool
 	if alive {
 		k.p.drain()
 		for _, f := range k.p.out {
-			f.to(nil)
+			f.to(nil, nil)
 		}
 		e.broker.finish(callsStop)
 		for _, limit := range k.p.takeLimits() {

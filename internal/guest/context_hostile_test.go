@@ -178,6 +178,11 @@ func TestFiguresOfACell(t *testing.T) {
 	if len(o.shown) != 1 || !strings.Contains(o.shown[0].data["text/html"], "<table") || !strings.Contains(o.shown[0].data["text/plain"], "0  1") {
 		t.Errorf("a table: %q %s", o.kinds(), o.stderr)
 	}
+	for _, magic := range []string{"%matplotlib inline", "%matplotlib notebook", "%matplotlib", "%gui"} {
+		if o := s.cell(t, "py", workbench.Python, magic); o.ExitCode != 0 {
+			t.Errorf("%s: exit %d, stderr %s", magic, o.ExitCode, clip(o.stderr))
+		}
+	}
 	o = s.cell(t, "py", workbench.Python, "%%bash\necho one\nfalse || echo two")
 	o.want(t, 0, "one\ntwo\n")
 	o = s.cell(t, "py", workbench.Python, "!echo three; sleep 0.01; echo four >&2")

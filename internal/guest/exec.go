@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +37,8 @@ type execution struct {
 	fresh  bool   // nothing of a user has run in the group
 	forked bool   // its process is a zygote's, which stays for it
 
-	noScan bool // none has to follow
+	noScan bool        // none has to follow
+	noRoom atomic.Bool // its output said that there is none
 
 	admitted chan error // its process counts as user code; only with a spare
 	pid      int        // of the main process, in the group

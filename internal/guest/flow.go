@@ -1,7 +1,9 @@
 package guest
 
 import (
+	"bytes"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +23,14 @@ type flow struct {
 	tail *guestwire.Tail
 	shut bool // nobody's output any more
 	buf  []byte
+
+	noRoom *atomic.Bool // of whose output it is: set once it says that there is no space
+	before []byte       // the end of what was read last, which may be a beginning of that
 }
+
+// noSpace is how programs say, in Python, Node and C alike, that a file system is
+// full, but for the case of the first letter.
+const noSpace = "o space left on device"
 
 func newFlow() *flow {
 	f := &flow{fd: -1}
@@ -30,10 +39,10 @@ func newFlow() *flow {
 }
 
 // to makes what is read from here on the output of another exec; nil: nobody's.
-func (f *flow) to(t *guestwire.Tail) {
+func (f *flow) to(t *guestwire.Tail, noRoom *atomic.Bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.tail = t
+	f.tail, f.noRoom, f.before = t, noRoom, nil
 	f.turn.Broadcast()
 }
 
@@ -76,8 +85,23 @@ func (f *flow) read() (n int, more bool) {
 	case n <= 0:
 		return 0, false
 	}
-	_, _ = f.tail.Write(f.buf[:n]) // fails only after Close
+	f.take(n)
 	return n, true
+}
+
+// take passes the first n bytes of the buffer on.
+func (f *flow) take(n int) {
+	b := f.buf[:n]
+	_, _ = f.tail.Write(b) // fails only after Close
+	if f.noRoom == nil || f.noRoom.Load() {
+		return
+	}
+	seam := append(f.before, b[:min(n, len(noSpace))]...)
+	if bytes.Contains(b, []byte(noSpace)) || bytes.Contains(seam, []byte(noSpace)) {
+		f.noRoom.Store(true)
+	}
+	seam = append(seam, b[min(n, len(noSpace)):]...)
+	f.before = bytes.Clone(seam[max(0, len(seam)-len(noSpace)):])
 }
 
 // drain moves what is in the pipe now, and no more: somebody may go on writing.
@@ -96,15 +120,15 @@ func (f *flow) drain() {
 		if n, err = unix.Read(f.fd, f.buf[:min(left, len(f.buf))]); n <= 0 {
 			return
 		}
-		_, _ = f.tail.Write(f.buf[:n])
+		f.take(n)
 		left -= n
 	}
 }
 
 // turn makes the process's output an exec's, from here on.
 func (p *process) turn(e *execution) {
-	p.out[0].to(e.x.Stdout)
-	p.out[1].to(e.x.Stderr)
+	p.out[0].to(e.x.Stdout, &e.noRoom)
+	p.out[1].to(e.x.Stderr, &e.noRoom)
 	e.mu.Lock()
 	e.proc = p
 	e.mu.Unlock()

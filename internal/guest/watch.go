@@ -525,8 +525,8 @@ func (w *watch) look(e *execution) {
 	e.mu.Lock()
 	met := len(e.limits) > 0
 	e.mu.Unlock()
-	if e.status != 0 && !e.status.Signaled() && !met {
-		for _, name := range x.full { // a program that found no room, and left none
+	if e.status != 0 && !e.status.Signaled() && !met && e.noRoom.Load() {
+		for _, name := range x.full { // a program that found no room, says so, and left none
 			e.hit(name)
 		}
 	}

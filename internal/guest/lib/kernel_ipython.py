@@ -89,6 +89,13 @@ class Quiet(interactiveshell.InteractiveShell):
     def ask_exit(self):
         raise SystemExit(0)
 
+    def enable_gui(self, gui=None):
+        pass  # there is no window
+
+    def enable_matplotlib(self, gui=None):
+        """%matplotlib of whatever kind: figures are shown in any case."""
+        return gui, "agg"
+
 
 def run_bash(line, cell):
     """%%bash and %%sh: a script whose output is the cell's, as it comes."""

@@ -29,11 +29,14 @@ let active = 0;
 const waiting = [];
 const calls = new Set();
 
-function turn(work, after) {
-  const call = after ? after.then(() => inTurn(work), () => inTurn(work)) : inTurn(work);
+let shown = Promise.resolve(); // the last display or result: they come in order
+
+function turn(work, ordered = false) {
+  const call = ordered ? shown.then(() => inTurn(work)) : inTurn(work);
   const over = () => calls.delete(call);
   calls.add(call);
-  call.then(over, over);
+  const ended = call.then(over, over);
+  if (ordered) shown = ended;
   return call.then((value) => value); // whose failure is the caller's to look at
 }
 
@@ -104,7 +107,7 @@ function save(name, content) {
 function result(value) {
   const json = JSON.stringify(value);
   if (json === undefined) return Promise.reject(new TypeError('the result is not a JSON value'));
-  return turn(() => exchange({ op: 'result', value: JSON.parse(json) }));
+  return turn(() => exchange({ op: 'result', value: JSON.parse(json) }), true);
 }
 
 /** Calls a tool. */
@@ -138,8 +141,6 @@ function isPlain(value, budget, depth = 0) {
   return Object.entries(value).every(([name, v]) => !HALF.test(name) && isPlain(v, budget, depth + 1));
 }
 
-let shown = Promise.resolve(); // the last display: they come in order
-
 /** Shows data by MIME type; kind is that of the display. */
 function show(kind, data, { id, metadata } = {}) {
   const content = {};
@@ -157,9 +158,9 @@ function show(kind, data, { id, metadata } = {}) {
     }
     body = Buffer.from(JSON.stringify(content));
   }
-  shown = turn(async () => exchange({ op: 'display', kind, size: body.length, id, metadata }, body), shown);
-  shown.catch(() => {}); // a program need not wait for what it shows
-  return shown;
+  const call = turn(() => exchange({ op: 'display', kind, size: body.length, id, metadata }, body), true);
+  call.catch(() => {}); // a program need not wait for what it shows
+  return call;
 }
 
 /**
