@@ -300,8 +300,9 @@ const (
 // after how many looks without an answer it is taken for the one that has it all.
 const (
 	leavingTime = 30 * time.Second
-	usageWithin = 100 * time.Millisecond
-	silentLooks = 3
+	usageWithin = 60 * time.Millisecond
+	loneWithin  = 10 * time.Millisecond
+	silentLooks = 2
 )
 
 // largest ends the exec whose group uses most, of those that there were when it
@@ -316,8 +317,9 @@ func (w *watch) largest(execs []*execution) {
 	if w.crowded() {
 		var sum int64
 		var all bool
-		used, sum, all = w.usedByGroups()
-		if w.silent++; !all && w.silent < silentLooks {
+		lone := len(w.s.live()) <= 1
+		used, sum, all = w.usedByGroups(lone)
+		if w.silent++; !all && !lone && w.silent < silentLooks {
 			return
 		}
 		w.silent = 0
@@ -353,8 +355,13 @@ func (w *watch) crowded() bool {
 
 // usedByGroups is what the processes of each group have that is not on its way
 // out, and the sum with what code has in files: as much as the truth, or more. all
-// is false if a group did not say so at once, which may have everything.
-func (w *watch) usedByGroups() (used map[*group]int64, sum int64, all bool) {
+// is false if a group did not say so at once, which may have everything: one that
+// is alone has hardly the time, for what eats memory keeps it from answering.
+func (w *watch) usedByGroups(lone bool) (used map[*group]int64, sum int64, all bool) {
+	within := usageWithin
+	if lone {
+		within = loneWithin
+	}
 	var mu sync.Mutex
 	used, all = map[*group]int64{}, true
 	var asked sync.WaitGroup
@@ -363,7 +370,7 @@ func (w *watch) usedByGroups() (used map[*group]int64, sum int64, all bool) {
 			continue
 		}
 		asked.Go(func() {
-			ev, err := g.askWithin(usageWithin, groupCommand{Op: "usage"})
+			ev, err := g.askWithin(within, groupCommand{Op: "usage"})
 			if err != nil && g.ends() {
 				return
 			}
@@ -492,7 +499,7 @@ func (w *watch) over() bool {
 	if !w.own || !w.crowded() {
 		return true
 	}
-	_, sum, all := w.usedByGroups()
+	_, sum, all := w.usedByGroups(false)
 	return all && sum > w.b.limits.MemoryBytes
 }
 
