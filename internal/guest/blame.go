@@ -60,7 +60,7 @@ func (w *watch) largest(execs []*execution) {
 			return
 		}
 		w.silent = 0
-		if w.own && sum <= w.b.limits.MemoryBytes {
+		if w.own && all && sum <= w.b.limits.MemoryBytes {
 			return
 		}
 	}
