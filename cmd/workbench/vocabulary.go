@@ -67,6 +67,7 @@ var advice = []struct{ said, means string }{
 	{"background: true for a run of up to 3600000 ms", "--background for a run of up to 60m"},
 	{"limits.maxTimeoutMs of the session is a foreground run's longest", "the session's limit maxTimeoutMs is a foreground run's longest"},
 	{"configure the session with a higher limits.workspaceBytes", "give the session more room: workbench session configure SESSION --set-limit workspaceBytes=SIZE"},
+	{"straight into the workspace with PUT …/workspace/content", "straight into the workspace with workbench files put"},
 	{"send env when the context is created", "give --env to workbench contexts create"},
 	{"send the id of the last event seen, or leave the header out to begin at the first", "give --after the number of the last event seen, or leave it out to begin at the first"},
 	{"reconnect with the last event id", "run it again with --after and the number of the last event"},

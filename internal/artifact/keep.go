@@ -250,7 +250,7 @@ type onlyReader struct{ io.Reader }
 
 func tooLarge(limit int64) error {
 	return workbench.E(workbench.CodeFileTooLarge, "a file may have at most %d bytes", limit).
-		WithHint("send a smaller file, or split it; a file of the workspace may be larger: PUT it there (workbench files put)")
+		WithHint("send a smaller file, or split it; larger ones go straight into the workspace with PUT …/workspace/content")
 }
 
 // publish makes the bytes durable, then the row ready.
