@@ -92,12 +92,7 @@ func (x *execution) keepAs(ctx context.Context, path string, origin workbench.Ar
 func (x *execution) settle(ctx context.Context) error {
 	x.run.DurationMs = x.result.Duration.Milliseconds()
 	x.run.PeakMemoryBytes = x.result.PeakBytes
-	if x.result.ExitCode != 0 && x.result.Reason != workbench.ReasonOutOfMemory && x.c.box == x.box && x.c.outOfMemory(ctx) {
-		x.result.LimitsHit = append(x.result.LimitsHit, workbench.LimitMemory)
-		if x.result.Signal != "" {
-			x.result.Reason = workbench.ReasonOutOfMemory
-		}
-	}
+	x.lookForKills(ctx)
 	x.run.LimitsHit = append(x.run.LimitsHit, x.result.LimitsHit...)
 	made, err := x.committed(ctx)
 	if err != nil {
@@ -112,6 +107,24 @@ func (x *execution) settle(ctx context.Context) error {
 	}
 	x.outcome()
 	return x.finish(ctx, made, err == nil)
+}
+
+// lookForKills asks the host whether the kernel ended processes of the sandbox for
+// memory, and takes the run for their cause where it failed and ran alone, or was
+// killed itself. Those of other runs are taken up as well, or they would be told of
+// a later one.
+func (x *execution) lookForKills(ctx context.Context) {
+	r := &x.result
+	if x.c.box != x.box || r.ExitCode == 0 && !x.shared && !slices.Contains(r.LimitsHit, workbench.LimitMemory) || !x.c.outOfMemory(ctx) {
+		return
+	}
+	if r.ExitCode == 0 || r.Reason == workbench.ReasonOutOfMemory || x.shared && r.Signal != "SIGKILL" {
+		return
+	}
+	r.LimitsHit = append(r.LimitsHit, workbench.LimitMemory)
+	if r.Signal != "" {
+		r.Reason = workbench.ReasonOutOfMemory
+	}
 }
 
 // committed is the workspace as the run left it, if the sandbox is still there.

@@ -2,14 +2,13 @@ package guest
 
 import (
 	"slices"
-	"sync"
 	"time"
 )
 
 // stays reports whether too much memory is in use still, where it may be that of
 // an exec which has just been ended for it: a killed process goes a moment after
-// its group.
-func (w *watch) stays(mark int64) bool {
+// its group. More than there was is of one that lives.
+func (w *watch) stays(mark, used int64) bool {
 	for range ebbLooks {
 		w.mu.Lock()
 		ebbs := time.Since(w.ebb) < ebbTime
@@ -18,63 +17,60 @@ func (w *watch) stays(mark int64) bool {
 			return true
 		}
 		time.Sleep(glanceEvery)
-		if w.usedAbove(mark) <= w.b.limits.MemoryBytes {
+		now := w.usedAbove(mark)
+		if now <= w.b.limits.MemoryBytes {
 			return false
 		}
+		if now > used+rises {
+			return true
+		}
+		used = min(used, now)
 	}
 	return true
 }
 
 // For how long after an exec was ended for its memory other looks are taken
-// before one more is, and how many.
+// before one more is, how many, and what two of them differ by where nobody takes
+// any.
 const (
 	ebbTime  = 500 * time.Millisecond
 	ebbLooks = 100
+	rises    = 4 << 20
 )
 
 // leavingTime is for how long the processes of what has ended may be on their way
-// out, usageWithin how long a group may take to say what it uses, and silentLooks
-// after how many looks without an answer it is taken for the one that has it all.
-const (
-	leavingTime = 30 * time.Second
-	usageWithin = 60 * time.Millisecond
-	loneWithin  = 10 * time.Millisecond
-	silentLooks = 2
-)
+// out.
+const leavingTime = 30 * time.Second
 
 // largest ends the exec whose group uses most, of those that there were when it
-// was measured. If one of them has ended since, or is about to, the memory was
-// that one's: another look tells. So is what no group that lives has: it goes with
-// processes that were killed.
-func (w *watch) largest(execs []*execution) {
-	if slices.ContainsFunc(execs, (*execution).isEnding) {
+// was measured. While one is on its way out, for its memory or otherwise, the
+// memory may be that one's: another look tells. So is what no group that lives
+// has, unless the kernel has taken a process from one: it goes with processes
+// that were killed.
+func (w *watch) largest(execs []*execution, killed bool) {
+	if slices.ContainsFunc(execs, (*execution).leaves) {
 		return
 	}
 	used := map[*group]int64{}
 	if w.crowded() {
 		var sum int64
-		var all bool
-		lone := len(w.s.live()) <= 1
-		used, sum, all = w.usedByGroups(lone)
-		if w.silent++; !all && !lone && w.silent < silentLooks {
-			return
-		}
-		w.silent = 0
-		if w.own && all && sum <= w.b.limits.MemoryBytes {
+		used, sum = w.usedByGroups()
+		if !killed && sum <= w.b.limits.MemoryBytes {
 			return
 		}
 	}
 	var worst *execution
 	most := int64(-1)
 	for _, e := range execs {
-		e.mu.Lock()
-		g := e.group
-		e.mu.Unlock()
+		g := e.groupNow()
+		if isEnded(g) {
+			continue
+		}
 		if bytes := used[g]; bytes > most {
 			worst, most = e, bytes
 		}
 	}
-	if worst != nil && !slices.ContainsFunc(execs, (*execution).isEnding) {
+	if worst != nil && !slices.ContainsFunc(execs, (*execution).leaves) {
 		worst.oom.Do(func() { close(worst.outOfMem) })
 	}
 }
@@ -91,50 +87,145 @@ func (w *watch) crowded() bool {
 }
 
 // usedByGroups is what the processes of each group have that is not on its way
-// out, and the sum with what code has in files: as much as the truth, or more. all
-// is false if a group did not say so at once, which may have everything: one that
-// is alone has hardly the time, for what eats memory keeps it from answering.
-func (w *watch) usedByGroups(lone bool) (used map[*group]int64, sum int64, all bool) {
-	within := usageWithin
-	if lone {
-		within = loneWithin
-	}
-	var mu sync.Mutex
-	used, all = map[*group]int64{}, true
-	var asked sync.WaitGroup
+// out, and the sum with what code has in files: as much as the truth, or more,
+// because what processes share counts in each. Processes are looked at from
+// outside of their groups: what keeps a group busy does not hide it.
+func (w *watch) usedByGroups() (used map[*group]int64, sum int64) {
+	home, forks := map[int]*group{}, w.s.spares.forkHomes()
 	for _, g := range w.s.live() {
-		if g.ends() {
+		if !g.ends() {
+			home[g.pid] = g
+		}
+	}
+	for pid, g := range forks {
+		if !g.ends() {
+			home[pid] = g
+		}
+	}
+	seen, hidden := w.processes()
+	used = map[*group]int64{}
+	for pid, p := range seen {
+		g := homeOf(pid, seen, home)
+		if g == nil {
+			continue // goes with its group, or waits in one that is nobody's yet
+		}
+		if forks[pid] != nil {
+			p.bytes -= min(p.bytes, w.s.spares.forkShare()) // it has that with its zygote
+		}
+		used[g] += p.bytes
+		sum += p.bytes
+	}
+	sum += w.inFiles()
+	if hidden {
+		sum += w.share(used, sum, seen, home)
+	}
+	return used, sum
+}
+
+// share gives what is in use beyond what was seen to the groups of processes that
+// hide what they have, and returns it.
+func (w *watch) share(used map[*group]int64, seenBytes int64, seen map[int]processSeen, home map[int]*group) int64 {
+	spares, _ := w.s.spares.bytes()
+	rest := max(0, w.used()-w.baseline-spares-seenBytes)
+	given := map[*group]bool{}
+	for pid, p := range seen {
+		if g := homeOf(pid, seen, home); p.hidden && g != nil && !given[g] {
+			given[g] = true
+			used[g] += rest
+		}
+	}
+	if len(given) == 0 {
+		return 0
+	}
+	return rest
+}
+
+// hiddenFor is for how long a process may be on its way out, with what it has not
+// to be seen, until it counts as one that hides it.
+const hiddenFor = 50 * time.Millisecond
+
+// processes are those of user code, and whether some hide what they have.
+func (w *watch) processes() (seen map[int]processSeen, hidden bool) {
+	seen = processesOf(userID)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, now := w.hiding, time.Now()
+	w.hiding = nil
+	for pid, p := range seen {
+		if !p.hidden {
 			continue
 		}
-		asked.Go(func() {
-			ev, err := g.askWithin(within, groupCommand{Op: "usage"})
-			if err != nil && g.ends() {
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if used[g] = ev.RSS; err != nil {
-				used[g], all = w.b.limits.MemoryBytes+1, false
-			}
-			sum += used[g]
-		})
+		since, ok := before[pid]
+		if !ok {
+			since = now
+		}
+		if w.hiding == nil {
+			w.hiding = map[int]time.Time{}
+		}
+		w.hiding[pid] = since
+		if now.Sub(since) < hiddenFor {
+			p.hidden = false
+			seen[pid] = p
+		} else {
+			hidden = true
+		}
 	}
-	asked.Wait()
+	return seen, hidden
+}
+
+// inFiles is what code has in memory without a process that maps it, but in the
+// workspace, which has a bound of its own.
+func (w *watch) inFiles() int64 {
+	if w.code != nil {
+		_, shared := w.code.memory()
+		files, _ := space(w.workspace)
+		return max(0, shared-files)
+	}
 	scratch, _ := space(w.scratch)
-	return used, sum + scratch + w.unmapped(scratch) - w.s.spares.inherited(), all
+	return scratch + w.unmapped(scratch)
+}
+
+// homeOf is the group of a process: its own, that of whoever it comes from, or nil.
+func homeOf(pid int, seen map[int]processSeen, home map[int]*group) *group {
+	for range len(seen) + 1 {
+		if g := home[pid]; g != nil {
+			return g
+		}
+		p, ok := seen[pid]
+		if !ok {
+			return nil
+		}
+		pid = p.parent
+	}
+	return nil
+}
+
+// groupNow is the exec's group at this moment.
+func (e *execution) groupNow() *group {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.group
 }
 
 // isEnding reports whether the main process has ended, or is about to be ended
 // for its memory.
-func (e *execution) isEnding() bool {
+func (e *execution) isEnding() bool { return e.over() || e.condemned() }
+
+// condemned reports whether it is to end for its memory.
+func (e *execution) condemned() bool {
 	select {
 	case <-e.outOfMem:
-		return true
-	case <-e.ended:
 		return true
 	default:
 		return false
 	}
+}
+
+// leaves reports whether what the exec has is about to go, and has not gone. What
+// its main process has left behind goes on.
+func (e *execution) leaves() bool {
+	g := e.groupNow()
+	return !isEnded(g) && (e.condemned() || g.ends())
 }
 
 // chosen follows that the kernel has ended a process for memory, until it is known

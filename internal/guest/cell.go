@@ -19,6 +19,9 @@ import (
 // ends: whoever made them stands still by then.
 const callsStop = 200 * time.Millisecond
 
+// interruptWithin is for an interpreter to read that its cell is to end.
+const interruptWithin = 100 * time.Millisecond
+
 // cell runs a cell to its end.
 func (e *execution) cell(ctx context.Context) (guestwire.ExecResult, error) {
 	s := e.s
@@ -264,6 +267,7 @@ func (e *execution) interrupt(k *kernel) {
 func (k *kernel) interruptReader() {
 	select {
 	case <-k.wrote:
+		_ = k.p.control.SetWriteDeadline(time.Now().Add(interruptWithin))
 		_ = k.write(appendString(nil, "\x00\x00\x00\x00")) // one that does not read is ended
 	default:
 	}
@@ -275,7 +279,7 @@ func (e *execution) settle(k *kernel, alive bool, reason *workbench.Reason) bool
 	if alive = alive && k.lives(); alive {
 		alive = k.rest() == nil
 	}
-	if alive && *reason == "" && e.s.watch.over() {
+	if alive && *reason == "" && (e.condemned() || e.s.watch.over(e)) {
 		e.hit(workbench.LimitMemory)
 		*reason, alive = workbench.ReasonOutOfMemory, false
 	}

@@ -171,10 +171,12 @@ func (k *kernel) start(e *execution) error {
 	k.p.turn(e)
 	k.p.outputs.Go(k.p.pump)
 	k.p.onExit(k.exited)
-	if len(cmd.control) > 0 {
-		return k.write(cmd.control)
+	if len(cmd.control) == 0 {
+		return nil
 	}
-	return nil
+	_ = k.p.control.SetWriteDeadline(time.Now().Add(kernelStart)) // no code has run, but it may start slowly
+	defer func() { _ = k.p.control.SetWriteDeadline(time.Time{}) }()
+	return k.write(cmd.control)
 }
 
 // command says what the stage or the waiting interpreter becomes.

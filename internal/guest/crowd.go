@@ -1,9 +1,7 @@
 package guest
 
 import (
-	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,12 +19,10 @@ type crowd struct {
 // into them.
 func crowdOf(most, turn int) crowd {
 	var c crowd
-	dir, err := os.Open("/proc")
+	names, err := namesIn("/proc")
 	if err != nil {
 		return c
 	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
 	var pids []string
 	for _, name := range names {
 		if name[0] < '0' || name[0] > '9' {
@@ -48,12 +44,7 @@ func crowdOf(most, turn int) crowd {
 // threadsOf counts the threads of a process; one that has ended and was not
 // collected still takes a place.
 func threadsOf(pid string) int {
-	raw, err := os.ReadFile("/proc/" + pid + "/stat")
-	if err != nil {
-		return 0
-	}
-	// The command's name is in parentheses and may hold anything.
-	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	f := statOf("/proc/" + pid)
 	if len(f) < 18 {
 		return 0
 	}
@@ -68,11 +59,6 @@ func descriptorsOf(pid string) int {
 	if unix.Stat(path, &st) == nil && st.Size > 0 {
 		return int(st.Size) // since Linux 6.2
 	}
-	dir, err := os.Open(path)
-	if err != nil {
-		return 0
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
+	names, _ := namesIn(path)
 	return len(names)
 }

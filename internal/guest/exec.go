@@ -165,7 +165,7 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 		p.feeds.Go(e.keepSource)
 	}
 	reason := e.follow(ctx)
-	if reason == "" && (e.s.watch.victim(e) || e.s.watch.over()) {
+	if reason == "" && (e.s.watch.victim(e) || e.condemned() || e.s.watch.over(e)) {
 		e.hit(workbench.LimitMemory)
 		e.oom.Do(func() { close(e.outOfMem) }) // the memory is its own until it is gone
 		reason = workbench.ReasonOutOfMemory
@@ -179,7 +179,10 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	}
 	p.stop(reason != "" || e.groupEnded())
 	p.awaitOutput()
-	e.broker.finish(callsGrace)
+	if e.finishCalls(); e.condemned() && reason == "" {
+		e.hit(workbench.LimitMemory)
+		reason = workbench.ReasonOutOfMemory
+	}
 	for _, limit := range p.takeLimits() {
 		e.hit(limit)
 	}
@@ -189,6 +192,27 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 		e.noScan = res.Untouched != ""
 	}
 	return res, nil
+}
+
+// finishCalls gives calls under way the time to end. What the program has left
+// behind goes on meanwhile, unless it uses up the memory.
+func (e *execution) finishCalls() {
+	if e.broker.idle() {
+		e.broker.finish(callsGrace)
+		return
+	}
+	over, watched := make(chan struct{}), make(chan struct{})
+	go func() { // waited for below
+		defer close(watched)
+		select {
+		case <-e.outOfMem:
+			e.endGroup()
+		case <-over:
+		}
+	}()
+	e.broker.finish(callsGrace)
+	close(over)
+	<-watched
 }
 
 func (e *execution) groupEnded() bool {

@@ -59,7 +59,7 @@ func (p *spares) measureGrowing() {
 	if p.zygote == nil || !p.loading || !p.s.watch.own {
 		return
 	}
-	bytes, _ := ofProcess(strconv.Itoa(p.zygote.pid))
+	bytes := ofProcess(strconv.Itoa(p.zygote.pid))
 	p.zygoteBytes = max(p.zygoteBytes, bytes)
 }
 
@@ -73,7 +73,7 @@ func (p *spares) zygoteOf(pr *process) int64 {
 	defer p.zygote.mu.Unlock()
 	for number, child := range p.zygote.children {
 		if child == pr {
-			bytes, _ := ofProcess(strconv.FormatUint(number, 10))
+			bytes := ofProcess(strconv.FormatUint(number, 10))
 			return bytes
 		}
 	}
@@ -88,7 +88,7 @@ func (p *spares) zygoteNow() int64 {
 	if z == nil || !p.s.watch.own {
 		return 0
 	}
-	bytes, _ := ofProcess(strconv.Itoa(z.pid))
+	bytes := ofProcess(strconv.Itoa(z.pid))
 	return bytes
 }
 
@@ -112,7 +112,7 @@ func (p *spares) follow(z *zygote, before, runs int64) {
 	z.signal(unix.SIGCONT) // a run that began just now held it up, and load would not let it go on any more
 	if z.usable() {
 		p.forkBytes = z.bytes
-		if own, _ := ofProcess(strconv.Itoa(z.pid)); p.s.watch.own && own > 0 {
+		if own := ofProcess(strconv.Itoa(z.pid)); p.s.watch.own && own > 0 {
 			p.forkBytes = min(p.forkBytes, own) // without the pages of its files
 		}
 		p.zygoteBytes = z.bytes
@@ -121,7 +121,7 @@ func (p *spares) follow(z *zygote, before, runs int64) {
 		}
 		if p.active == 0 && runs == p.s.runs.Load() {
 			p.zygoteBytes = max(0, p.s.watch.used()-before)
-			if own, _ := ofProcess(strconv.Itoa(z.pid)); p.s.watch.own && own > 0 {
+			if own := ofProcess(strconv.Itoa(z.pid)); p.s.watch.own && own > 0 {
 				p.zygoteBytes = min(p.zygoteBytes, own) // the kernel gives back late what loading took for a moment
 			}
 		}
@@ -215,14 +215,28 @@ func (p *spares) giveSilentUp() {
 	}
 }
 
-// inherited is what programs have of the zygote, which counts in each of them.
-func (p *spares) inherited() int64 {
+// forkHomes are the groups of the zygote's processes, by the processes' numbers.
+func (p *spares) forkHomes() map[int]*group {
+	p.mu.Lock()
+	z := p.zygote
+	p.mu.Unlock()
+	homes := map[int]*group{}
+	if z == nil {
+		return homes
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	for number, child := range z.children {
+		homes[int(number)] = child.group
+	}
+	return homes
+}
+
+// forkShare is what a process of the zygote has with it.
+func (p *spares) forkShare() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.zygote == nil {
-		return 0
-	}
-	return int64(p.forks) * p.forkBytes
+	return p.forkBytes
 }
 
 // resident is what spares, and what programs have of the zygote, add to the sum

@@ -147,10 +147,6 @@ func (g *group) follow() {
 
 // ask sends a command and waits for its answer.
 func (g *group) ask(c groupCommand, fds ...int) (groupEvent, error) {
-	return g.askWithin(groupAnswer, c, fds...)
-}
-
-func (g *group) askWithin(within time.Duration, c groupCommand, fds ...int) (groupEvent, error) {
 	answer := make(chan groupEvent, 1)
 	g.mu.Lock()
 	if g.waiting == nil {
@@ -171,7 +167,7 @@ func (g *group) askWithin(within time.Duration, c groupCommand, fds ...int) (gro
 			return e, fmt.Errorf("%s: %s", c.Op, e.Error)
 		}
 		return e, nil
-	case <-time.After(within):
+	case <-time.After(groupAnswer):
 		return groupEvent{}, fmt.Errorf("%s: no answer", c.Op)
 	}
 }

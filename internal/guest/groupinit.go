@@ -6,7 +6,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -180,8 +179,7 @@ func (g *groupInit) answer(c groupCommand, fds []int) groupEvent {
 		}
 		return groupEvent{}
 	case "usage":
-		tasks, rss := usage()
-		return groupEvent{Tasks: tasks, RSS: rss}
+		return groupEvent{Tasks: usage()}
 	}
 	return groupEvent{Error: "unknown command"}
 }
@@ -229,46 +227,16 @@ func (g *groupInit) admit(pid int) error {
 	return nil
 }
 
-// usage counts the threads of user code in the namespace and sums their
-// resident memory; shared pages are counted for each process.
-func usage() (tasks int, rss int64) {
-	eachProcess(func(_ int, state byte, resident int64) {
-		if state != 'Z' && state != 'X' {
-			rss += resident
+// usage counts the processes of user code in the namespace.
+func usage() (tasks int) {
+	names, err := namesIn("/proc")
+	if err != nil {
+		return 0
+	}
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && pid != 1 && processNow(name).tasks > 0 {
 			tasks++
 		}
-	})
-	return tasks, rss
-}
-
-// eachProcess visits every process of the namespace but this one.
-func eachProcess(visit func(pid int, state byte, resident int64)) {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return
 	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return
-	}
-	page := int64(os.Getpagesize())
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil || pid == 1 {
-			continue
-		}
-		raw, err := os.ReadFile("/proc/" + name + "/stat")
-		if err != nil {
-			continue
-		}
-		// The command's name is in parentheses and may hold anything.
-		_, rest, ok := strings.Cut(string(raw[strings.LastIndexByte(string(raw), ')')+1:]), " ")
-		f := strings.Fields(rest)
-		if !ok || len(f) < 22 {
-			continue
-		}
-		resident, _ := strconv.ParseInt(f[21], 10, 64)
-		visit(pid, f[0][0], resident*page)
-	}
+	return tasks
 }

@@ -30,7 +30,6 @@ type groupEvent struct {
 	Status uint32 `json:"status,omitempty"`
 	MaxRSS int64  `json:"maxRss,omitempty"`
 	Tasks  int    `json:"tasks,omitempty"`
-	RSS    int64  `json:"rss,omitempty"`
 	Ready  bool   `json:"ready,omitempty"`
 	Error  string `json:"error,omitempty"`
 }

@@ -34,12 +34,12 @@ type watch struct {
 	shmem    int64 // what memory file systems held then, with the guest's own files
 	own      bool  // /proc/meminfo is the sandbox's own
 	code     *codeGroup
-	gauges             // valid once it has begun
-	rounds   int       // so far; the loop's
-	silent   int       // looks in a row at which a group did not say what it uses; the loop's
-	chosen   chosen    // the loop's
-	gone     time.Time // when the last exec was gone
-	ebb      time.Time // when the last one that was ended for its memory was
+	gauges                     // valid once it has begun
+	rounds   int               // so far; the loop's
+	chosen   chosen            // the loop's
+	gone     time.Time         // when the last exec was gone
+	ebb      time.Time         // when the last one that was ended for its memory was
+	hiding   map[int]time.Time // since when processes hide what they have
 	wake     chan struct{}
 }
 
@@ -47,7 +47,8 @@ type watch struct {
 type watched struct {
 	peak    int64    // bytes
 	refused int64    // task creations that had failed
-	killed  int64    // processes of code that the kernel had ended for memory
+	started int64    // processes of code that the kernel had ended for memory
+	killed  int64    // the same, with those since then whose end is settled
 	full    []string // limits of space that had been met, and are since
 }
 
@@ -81,7 +82,8 @@ func ownKernel() bool {
 }
 
 func (w *watch) add(e *execution) {
-	x := &watched{refused: w.refused(), killed: w.killed(), full: w.full()}
+	killed := w.killed()
+	x := &watched{refused: w.refused(), started: killed, killed: killed, full: w.full()}
 	w.mu.Lock()
 	w.execs[e] = x
 	w.mu.Unlock()
@@ -209,11 +211,14 @@ func (w *watch) round() {
 	if much {
 		w.s.spares.giveUp()
 	}
+	over := used > w.b.limits.MemoryBytes
 	switch {
 	case w.chosen.unknown(killed) && len(execs) > 1:
 		// The kernel has ended one, and whose may still show by itself.
-	case killed || used > w.b.limits.MemoryBytes && w.sure() && w.stays(lowest):
-		w.largest(execs)
+	case killed && len(execs) > 1 && !over:
+		w.accept() // it was a child of one of them, and its memory is free
+	case killed || over && w.sure() && w.stays(lowest, used):
+		w.largest(execs, killed)
 	}
 	for _, e := range execs {
 		w.note(e)
@@ -257,9 +262,15 @@ func (w *watch) usedAbove(mark int64) int64 {
 	if !w.own || used <= mark {
 		return used
 	}
-	r := residentOf(userID, false)
-	scratch, _ := space(w.scratch)
-	return min(used, r.bytes+scratch+w.unmapped(scratch)-w.s.spares.resident())
+	seen, hidden := w.processes()
+	if hidden {
+		return used
+	}
+	sum := w.inFiles() - w.s.spares.resident()
+	for _, p := range seen {
+		sum += p.bytes
+	}
+	return min(used, sum)
 }
 
 // unmapped is memory of files that no file system shows, where the sandbox has a
@@ -328,20 +339,26 @@ func (w *watch) count(e *execution, most, turn, gone int) {
 }
 
 // over reports whether a program that has just ended by itself had used more
-// than its memory: it was faster than the rounds. What others have that have ended
-// shortly before is not its.
-func (w *watch) over() bool {
+// than its memory: it was faster than the rounds. What others have is not its, nor
+// what those have had that have ended shortly before.
+func (w *watch) over(e *execution) bool {
 	w.mu.Lock()
 	near := w.memory > w.b.limits.MemoryBytes/2
 	w.mu.Unlock()
 	if !w.own && w.code == nil || !near || !w.sure() || w.usedAbove(w.b.limits.MemoryBytes) <= w.b.limits.MemoryBytes {
 		return false
 	}
-	if !w.own || !w.crowded() {
+	if !w.crowded() {
 		return true
 	}
-	_, sum, all := w.usedByGroups(false)
-	return all && sum > w.b.limits.MemoryBytes
+	used, sum := w.usedByGroups()
+	own := used[e.groupNow()]
+	for _, bytes := range used {
+		if bytes > own {
+			return false
+		}
+	}
+	return sum > w.b.limits.MemoryBytes
 }
 
 // left is told when the main process has ended by itself, before anything ends
@@ -358,7 +375,7 @@ func (w *watch) look(e *execution) {
 	killed := w.kernelKilled()
 	w.mu.Lock()
 	x := w.execs[e]
-	if killed && x != nil && w.killed() > x.killed {
+	if killed && x != nil && w.killed() > x.killed && (len(w.execs) == 1 || e.over() && e.status.Signal() == unix.SIGKILL) {
 		e.hit(workbench.LimitMemory)
 	}
 	w.mu.Unlock()
@@ -388,17 +405,30 @@ func (w *watch) victim(e *execution) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	x := w.execs[e]
-	if x == nil || n <= x.killed {
+	if x == nil || n <= x.started {
+		return false
+	}
+	if e.status.Signal() != unix.SIGKILL { // -1 if no signal ended it
+		if n > x.killed && len(w.execs) == 1 {
+			e.hit(workbench.LimitMemory)
+		}
 		return false
 	}
 	e.hit(workbench.LimitMemory)
-	if e.status.Signal() != unix.SIGKILL { // -1 if no signal ended it
-		return false
-	}
 	for _, other := range w.execs {
-		other.killed = n
+		other.killed, other.started = n, n
 	}
 	return true
+}
+
+// accept takes what the kernel has ended so far for settled.
+func (w *watch) accept() {
+	n := w.killed()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, x := range w.execs {
+		x.killed = n
+	}
 }
 
 // used is the memory that user code uses, as far as the guest can see.

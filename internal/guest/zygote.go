@@ -258,7 +258,7 @@ func (z *zygote) heard(kind, number, a, b uint64) {
 	case zygoteReady:
 		if !z.works {
 			z.works = true
-			z.bytes, _ = ofProcess(fmt.Sprint(z.pid))
+			z.bytes = ofProcess(fmt.Sprint(z.pid))
 			close(z.ready)
 		}
 	case zygoteForked: // one that was given up ends with its group

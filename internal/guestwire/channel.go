@@ -81,18 +81,20 @@ func (l *link) request(op string, body any, in, out []uint8, from map[uint8]int6
 // giveUpWithin is how long a peer may take to read that a channel was given up.
 const giveUpWithin = 4 * time.Second
 
-// giveUp cancels a channel of this end. A peer that has stopped reading, so that
+// giveUp cancels a channel of this end. A guest that has stopped reading, so that
 // not even this reaches it, has lost the connection: whoever waits for room to
-// write is woken by that.
+// write is woken by that. A host that does not read may have been stopped, and goes on.
 func (ch *channel) giveUp(err error) {
 	ch.l.drop(ch, streamCount*Window+2*MaxControl)
 	ch.finish(answer{err: err}, err)
-	stuck := time.AfterFunc(giveUpWithin, func() {
-		ch.l.end(workbench.E(workbench.CodeSandboxLost, "the sandbox has stopped reading"))
-		ch.l.rw.Close()
-	})
+	if ch.l.host {
+		stuck := time.AfterFunc(giveUpWithin, func() {
+			ch.l.end(workbench.E(workbench.CodeSandboxLost, "the sandbox has stopped reading"))
+			ch.l.rw.Close()
+		})
+		defer stuck.Stop()
+	}
 	_ = ch.l.out.write(frameCancel, 0, ch.id, nil, nil)
-	stuck.Stop()
 }
 
 // wait waits for the answer and decodes it into reply.

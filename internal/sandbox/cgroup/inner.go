@@ -38,10 +38,10 @@ func (g *Group) CreateInner(name string, memoryBytes int64) error {
 	if err := g.h.mkdir(dir); err != nil {
 		return err
 	}
+	// Not memory.oom.group: programs of several runs are in it.
 	return apply(dir, []setting{
 		{"memory.max", bytes, true},
 		{"memory.swap.max", "0", false},
-		{"memory.oom.group", "1", false},
 	})
 }
 

@@ -15,7 +15,7 @@ func TestInner(t *testing.T) {
 			parent + "/one/cgroup.subtree_control": "+cpu +memory +pids",
 			parent + "/one/code/memory.max":        "314572800",
 			parent + "/one/code/memory.swap.max":   "0",
-			parent + "/one/code/memory.oom.group":  "1",
+			parent + "/one/code/memory.oom.group":  "0",
 			parent + "/one/code/pids.max":          "max",
 		} {
 			if got := f.MustRead(file); got != want {

@@ -1,0 +1,50 @@
+package guest_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// eat is Python that takes memory until it is ended.
+const eat = "x = []\nwhile True: x.append(b'x' * (1 << 20))\n"
+
+// TestMemoryIsItsOwn: memory costs whoever has it, however it is hidden, and
+// nobody else.
+func TestMemoryIsItsOwn(t *testing.T) {
+	onEach(t, func(t *testing.T, s *session) {
+		s.cell(t, "n", workbench.Python, "kept = 42").want(t, 0, "")
+		neighbour := func(t *testing.T) {
+			t.Helper()
+			s.cell(t, "n", workbench.Python, "print(kept)").want(t, 0, "42\n")
+		}
+		eaten := func(t *testing.T, source string) {
+			t.Helper()
+			if o := s.code(t, workbench.Python, source); o.Reason != workbench.ReasonOutOfMemory {
+				t.Errorf("%+v %q", o.ExecResult, clip(o.stderr))
+			}
+			neighbour(t)
+		}
+		t.Run("a process whose first thread has left", func(t *testing.T) {
+			eaten(t, "import ctypes, os, threading\ndef run():\n    exec("+strconv.Quote(eat)+")\nthreading.Thread(target=run).start()\n"+
+				"ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)")
+		})
+		t.Run("what is left behind while a call is under way", func(t *testing.T) {
+			eaten(t, "import os, socket\ns = socket.socket(socket.AF_UNIX); s.connect(os.environ['WORKBENCH_SOCKET'])\nif os.fork(): os._exit(0)\n"+eat)
+		})
+		t.Run("a cell that ends beside one that has more", func(t *testing.T) {
+			h := newHost()
+			r := s.begin(t, request(workbench.Python, "x = b'x' * (200 << 20)\nprint('has', flush=True)\nimport time; time.sleep(60)"), h)
+			<-h.wrote
+			o := s.cell(t, "n", workbench.Python, "y = b'y' * (90 << 20)")
+			if o.Reason != "" || !o.Context.Alive {
+				t.Errorf("the smaller: %+v %q", o.ExecResult, clip(o.stderr))
+			}
+			if o := r.end(); o.Reason != workbench.ReasonOutOfMemory {
+				t.Errorf("the larger: %+v %q", o.ExecResult, clip(o.stderr))
+			}
+			neighbour(t)
+		})
+	})
+}
