@@ -8,6 +8,7 @@ import (
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox/pool"
+	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
 // arrival is how a session came to the sandbox that it has.
@@ -159,17 +160,22 @@ func (c *compute) start(ctx context.Context, s workbench.Session, kind pool.Kind
 		return err
 	}
 	c.binding = rand.Text()
-	if _, err := wire.Bind(ctx, guestwire.BindRequest{SessionNonce: c.binding, Seed: seed, Limits: kind.Limits}); err != nil {
-		return err
-	}
-	from := c.e.o.Workspace.Restore(ctx, s.TenantID, c.tree)
-	restored, err := wire.Restore(ctx, treeSource{from})
-	_ = from.Close()
+	bound, err := wire.Bind(ctx, guestwire.BindRequest{SessionNonce: c.binding, Seed: seed, Limits: kind.Limits})
 	if err != nil {
 		return err
 	}
+	base := bound.Token
+	if c.tree.Root() != workspace.Empty().Root() {
+		from := c.e.o.Workspace.Restore(ctx, s.TenantID, c.tree)
+		restored, err := wire.Restore(ctx, treeSource{from})
+		_ = from.Close()
+		if err != nil {
+			return err
+		}
+		base = restored.Token
+	}
 	c.memory = box.ID()
-	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, sandboxLimits(s.Limits), restored.Token, 0
+	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, sandboxLimits(s.Limits), base, 0
 	outcome = good
 	return nil
 }

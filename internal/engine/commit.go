@@ -20,7 +20,14 @@ func (x *execution) commit(ctx context.Context) (workspace.Committed, error) {
 	if x.untouched() {
 		return x.c.asItWas(ctx, x.s)
 	}
-	made, result, err := x.c.scan(ctx, x.s)
+	var made workspace.Committed
+	var result guestwire.ScanResult
+	var err error
+	if ch := x.result.Changes; ch != nil && ch.Base == x.c.base {
+		made, result, err = x.c.told(ctx, x.s, ch)
+	} else {
+		made, result, err = x.c.scan(ctx, x.s)
+	}
 	if err != nil {
 		return workspace.Committed{}, err
 	}

@@ -306,21 +306,37 @@ func (c *compute) scan(ctx context.Context, s workbench.Session) (workspace.Comm
 }
 
 func (c *compute) scanWith(ctx context.Context, s workbench.Session, b *workspace.Builder) (workspace.Committed, guestwire.ScanResult, error) {
-	sink := &scanSink{ctx: ctx, builder: b}
 	result, err := c.wire.Scan(ctx, guestwire.ScanRequest{Base: c.base,
-		MaxEntries: s.Limits.WorkspaceFiles, MaxBytes: s.Limits.WorkspaceBytes}, sink)
+		MaxEntries: s.Limits.WorkspaceFiles, MaxBytes: s.Limits.WorkspaceBytes}, &scanSink{ctx: ctx, builder: b})
 	if err != nil {
 		return workspace.Committed{}, result, err
 	}
 	if result.Complete {
-		sink.builder.DropUnseen() // the scan named everything there is
+		b.DropUnseen() // the scan named everything there is
 	}
-	made, err := sink.builder.Commit(ctx)
+	made, err := b.Commit(ctx)
 	if err != nil {
 		return workspace.Committed{}, result, err
 	}
 	c.base = result.Token
 	return made, result, nil
+}
+
+// told is a scan that came with a program's end; it begins with what the engine
+// knows.
+func (c *compute) told(ctx context.Context, s workbench.Session, ch *guestwire.Changes) (workspace.Committed, guestwire.ScanResult, error) {
+	b := c.builder(ctx, s, c.tree)
+	err := ch.Feed(s.Limits.WorkspaceFiles, s.Limits.WorkspaceBytes, &scanSink{ctx: ctx, builder: b})
+	var made workspace.Committed
+	if err == nil {
+		made, err = b.Commit(ctx)
+	}
+	if err != nil {
+		c.abandon(ctx, s, b)
+		return workspace.Committed{}, ch.Scan, err
+	}
+	c.base = ch.Scan.Token
+	return made, ch.Scan, nil
 }
 
 // asItWas is what a scan would come to where nothing has changed.

@@ -102,7 +102,7 @@ func (s *supervisor) Bind(_ context.Context, r guestwire.BindRequest) (guestwire
 	s.mu.Lock()
 	s.bound = b
 	s.mu.Unlock()
-	return guestwire.BindReply{Languages: b.languages, Enforced: enforced}, nil
+	return guestwire.BindReply{Languages: b.languages, Enforced: enforced, Token: s.tree.now()}, nil
 }
 
 func mountWorkspace(l guestwire.SandboxLimits) error {

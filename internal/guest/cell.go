@@ -108,8 +108,7 @@ func (e *execution) runCell(ctx context.Context, k *kernel, fresh bool) (res gue
 		return e.compileFailed(failed), alive, nil
 	}
 	res = e.result(reason)
-	res.Untouched = e.s.untouched(k.group, alive)
-	e.noScan = res.Untouched != ""
+	e.noScan = e.s.leftBy(e.b, k.group, alive, &res)
 	return res, alive, nil
 }
 

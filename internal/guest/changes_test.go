@@ -100,7 +100,19 @@ func (h *host) next(t *testing.T, n int) said {
 func TestScansMissNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, s *session) {
 		m := mirror{}
-		base, operations := "", 0
+		base, operations, told := "", 0, 0
+		tell := func(ch *guestwire.Changes) { // at the end of every other program: what it told is a scan
+			if ch == nil || ch.Base != base {
+				return
+			}
+			told++
+			f := newFiles()
+			if err := ch.Feed(0, 0, f); err != nil {
+				t.Fatal(err)
+			}
+			m.take(t, f, false)
+			base = ch.Scan.Token
+		}
 		step := func(at string, want said) {
 			f, res := s.scan(t, base)
 			if res.Complete != (base == "") {
@@ -113,10 +125,13 @@ func TestScansMissNothing(t *testing.T) {
 			}
 			base = res.Token
 		}
-		for seed := range 10 {
+		for seed := range 20 {
 			steps, each := 1, 40
-			if seed%2 == 1 {
+			switch {
+			case seed%2 == 1 && seed < 10:
 				steps, each = 60, 12
+			case seed >= 10:
+				each = 3 // few enough to come with the end
 			}
 			r := request(workbench.Python, churn)
 			r.Args = []string{strconv.Itoa(seed), strconv.Itoa(steps), strconv.Itoa(each), "/tmp/state"}
@@ -130,6 +145,8 @@ func TestScansMissNothing(t *testing.T) {
 			}
 			if o := run.end(); o.ExitCode != 0 {
 				t.Fatalf("seed %d: %+v %s", seed, o.ExecResult, o.stderr)
+			} else if seed%2 == 0 {
+				tell(o.Changes)
 			}
 			step(fmt.Sprintf("seed %d, at its end", seed), last)
 			operations += steps * each / 2
@@ -137,6 +154,7 @@ func TestScansMissNothing(t *testing.T) {
 				t.Logf("about %d operations, refused: %v", operations, last.Failed)
 			}
 		}
+		t.Logf("%d ends told of changes", told)
 		// What a host that knows nothing is told is the same.
 		f, res := s.scan(t, "")
 		again := mirror{}
@@ -204,6 +222,20 @@ func TestUntouched(t *testing.T) {
 	onEach(t, func(t *testing.T, s *session) {
 		s.code(t, workbench.Bash, "mkdir d; echo one > d/f; echo two > g; ln g h; ln -s g l").want(t, 0, "")
 		_, last := s.scan(t, "")
+		// What an end tells of the changes is what a scan from there would.
+		told := func(name string, o outcome, f *files) {
+			t.Helper()
+			if o.Changes == nil || o.Changes.Base != last.Token {
+				return
+			}
+			with := newFiles()
+			if err := o.Changes.Feed(0, 0, with); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if !slices.Equal(with.order, f.order) || !maps.EqualFunc(with.content, f.content, bytes.Equal) {
+				t.Errorf("%s: the end told %q %q, a scan %q %q", name, with.order, with.content, f.order, f.content)
+			}
+		}
 		for name, c := range map[string]struct {
 			lang   workbench.Language
 			source string
@@ -226,7 +258,9 @@ func TestUntouched(t *testing.T) {
 			if o.Untouched != "" {
 				t.Errorf("%s: untouched, said the end", name)
 			}
-			_, last = s.scan(t, last.Token)
+			f, now := s.scan(t, last.Token)
+			told(name, o, f)
+			last = now
 			if last.SkippedN > 0 { // from here on a scan has to tell of that
 				s.code(t, workbench.Bash, "rm -f pipe")
 				_, last = s.scan(t, last.Token)
@@ -245,6 +279,21 @@ func TestUntouched(t *testing.T) {
 		if !said {
 			t.Error("no end of 100 said that nothing has changed")
 		}
+		said = false
+		for i := 0; i < 100 && !said; i++ {
+			o := s.code(t, workbench.Bash, "echo again >> g; mkdir -p d/e/f; echo x > d/e/f/"+strconv.Itoa(i)+"; rm -rf d/e/f/"+strconv.Itoa(i-1))
+			f, now := s.scan(t, last.Token)
+			told("several", o, f)
+			said = o.Changes != nil && len(f.order) >= 3
+			last = now
+		}
+		if !said {
+			t.Error("no end of 100 told what had changed")
+		}
+		if o := s.code(t, workbench.Python, "open('large', 'wb').write(b'x' * 100_000)"); o.Changes != nil {
+			t.Errorf("an end told of %d bytes", len(o.Changes.Records))
+		}
+		_, last = s.scan(t, last.Token)
 		f, after := s.scan(t, last.Token)
 		if len(f.order) > 0 || after.Complete {
 			t.Errorf("%q, complete %v after nothing", f.order, after.Complete)

@@ -188,8 +188,7 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	}
 	res := e.result(reason)
 	if !e.r.KeepGroup {
-		res.Untouched = e.s.untouched(e.group, false)
-		e.noScan = res.Untouched != ""
+		e.noScan = e.s.leftBy(e.b, e.group, false, &res)
 	}
 	return res, nil
 }

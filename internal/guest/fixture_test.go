@@ -296,6 +296,10 @@ type files struct {
 	order   []string
 }
 
+func newFiles() *files {
+	return &files{entries: map[string]guestwire.Entry{}, content: map[string][]byte{}}
+}
+
 func (f *files) Entry(e guestwire.Entry, content io.Reader) error {
 	p := string(e.Path)
 	f.order = append(f.order, string(e.Change)+" "+p)
@@ -312,7 +316,7 @@ func (f *files) Entry(e guestwire.Entry, content io.Reader) error {
 
 func (s *session) scan(t testing.TB, base string) (*files, guestwire.ScanResult) {
 	t.Helper()
-	f := &files{entries: map[string]guestwire.Entry{}, content: map[string][]byte{}}
+	f := newFiles()
 	res, err := s.Client.Scan(t.Context(), guestwire.ScanRequest{Base: base}, f)
 	if err != nil {
 		t.Fatalf("scan: %v", err)

@@ -57,32 +57,74 @@ func (s *supervisor) Scan(ctx context.Context, r guestwire.ScanRequest, yield fu
 	return s.tree.result(base == ""), nil
 }
 
-// untouchedWithin is how long an exec's end may wait for its processes to be gone,
-// so that no scan is needed. A scan would wait for them too.
-const untouchedWithin = 3 * time.Millisecond
+// goneWithin is how long an exec's end may wait for its processes to be gone, so
+// that no scan has to follow. A scan would wait for them too.
+const goneWithin = 3 * time.Millisecond
 
-// untouched is the token of the last scan, if it is certain at this moment that
-// the workspace is still as it was then: no code runs beside the exec, which has
-// ended, nothing was opened or changed, and nothing had been skipped.
-func (s *supervisor) untouched(g *group, stands bool) string {
-	others := slices.ContainsFunc(s.live(), func(o *group) bool { return o != g })
-	if others || !s.tree.mu.TryLock() {
-		return ""
+// fewChanges is how many names an exec's end may look at.
+const fewChanges = 32
+
+// leftBy puts into an exec's end what has become of the workspace, so that no scan
+// has to follow: nothing, if it is certain at this moment that it is still as the
+// last scan left it, or the few and small entries that have changed. No code may
+// run beside the exec, which has ended; that of a context stands. It reports
+// whether it did.
+func (s *supervisor) leftBy(b *binding, g *group, stands bool, res *guestwire.ExecResult) bool {
+	alone := func() bool { return !slices.ContainsFunc(s.live(), func(o *group) bool { return o != g }) }
+	if !alone() || !s.tree.mu.TryLock() {
+		return false
 	}
 	defer s.tree.mu.Unlock()
 	t := s.tree
-	if t.vague || t.anyOpen || len(t.open) > 0 || t.skips > 0 || openWorkspace() != nil {
-		return ""
+	if t.token == "" || t.vague || t.anyOpen || len(t.open) > fewChanges || openWorkspace() != nil || !stands && !s.gone(g) {
+		return false
 	}
-	if !stands && !s.gone(g) || !t.changes.none() {
-		return ""
+	if len(t.open) == 0 && t.skips == 0 && t.changes.none() {
+		res.Untouched = t.token
+		return true
 	}
-	return t.token
+	if !s.beginning.TryLock() {
+		return false
+	}
+	defer s.beginning.Unlock()
+	if !alone() {
+		return false // one has begun meanwhile
+	}
+	if stands {
+		if s.hold(g, holdScan, s.ranWith(g)) != nil {
+			return false
+		}
+		defer func() { _ = g.letGo(holdScan) }() // it stands on: a context between two cells
+	}
+	res.Changes = t.few(b.limits, !stands)
+	return res.Changes != nil
+}
+
+// few scans the workspace where few and small entries have changed, and are known;
+// nil where there may be more.
+func (t *tree) few(l guestwire.SandboxLimits, quiet bool) *guestwire.Changes {
+	names, ok := t.changes.happened(func(inode uint64) []guestwire.Path { return t.names[inode] })
+	defer t.changes.release()
+	if !ok || len(names) > fewChanges {
+		return nil
+	}
+	w := t.walker(context.Background(), l, quiet)
+	w.most = guestwire.MaxChanges
+	if err := asUser(func() error { return w.lookAt(names, l) }); err != nil {
+		return nil
+	}
+	ch := &guestwire.Changes{Base: t.token}
+	if entries := w.told(t.token); !w.inHand(entries) || w.tell(entries, ch.Add) != nil {
+		return nil
+	}
+	t.take(w, t.token)
+	ch.Scan = t.result(false)
+	return ch
 }
 
 // gone waits a moment for everything of a group that was killed to be gone.
 func (s *supervisor) gone(g *group) bool {
-	deadline := time.Now().Add(untouchedWithin)
+	deadline := time.Now().Add(goneWithin)
 	isGone := func() bool {
 		if !s.watch.own {
 			return isEnded(g)

@@ -53,9 +53,16 @@ func newTree() *tree {
 func (t *tree) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.vague, t.quiet, t.at = false, true, time.Now()
+	t.vague, t.quiet, t.at, t.token = false, true, time.Now(), newToken()
 	t.changes.follow()
 	t.changes.watch("")
+}
+
+// now is the token of the last scan or restore.
+func (t *tree) now() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.token
 }
 
 // node is one entry with what is needed to see that it has not changed.

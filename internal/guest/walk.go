@@ -45,11 +45,13 @@ type walker struct {
 	buf    []byte
 	small  map[guestwire.Path][]byte // contents read already, so that most files are opened once
 	room   int                       // bytes small may still take
+	most   int64                     // bytes of entries that may still be looked at; 0: any
 }
 
 const (
 	hashBuffer = 128 << 10
 	smallFiles = 4 << 20 // contents kept between the two passes of a scan
+	anEntry    = 256     // bytes of an entry that is to go with an exec's end, about
 )
 
 // wholePages is what a file of that size takes without holes.
@@ -408,6 +410,11 @@ func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, de
 		holder, _ := split(p)
 		w.skip(guestwire.Path(holder), whyDepth) // p is no path that could be told
 		return nil
+	}
+	if w.most > 0 {
+		if w.most -= anEntry + st.Size; w.most <= 0 {
+			return errUnsure
+		}
 	}
 	if w.leftEntries <= 0 {
 		w.skip(p, whyTooMany)

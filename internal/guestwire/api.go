@@ -125,6 +125,8 @@ type BindReply struct {
 	Languages []workbench.Language `json:"languages"` // with an interpreter in the image
 	// Enforced names how each limit is held: e.g. tasks: "cgroup" or "rlimit".
 	Enforced map[string]string `json:"enforced"`
+	// Token is that of a scan of the workspace, which is empty: base of the next.
+	Token string `json:"token"`
 }
 
 // ExecRequest starts one program in a group, or has a cell run by a living
@@ -263,7 +265,20 @@ type ExecResult struct {
 	// workspace has changed since, for certain: a scan from there would name no
 	// entry. "" says that one has to tell.
 	Untouched string `json:"untouched,omitempty"`
+	// Changes are those of a workspace in which little has changed since the last
+	// scan or restore: what a scan from there would give.
+	Changes *Changes `json:"changes,omitempty"`
 }
+
+// Changes are a scan of few and small entries that needs no request of its own.
+type Changes struct {
+	Base    string     `json:"base"`    // token of the scan or restore that it is relative to
+	Scan    ScanResult `json:"scan"`    // never complete
+	Records []byte     `json:"records"` // the entries as a scan's stream has them; at most MaxChanges
+}
+
+// MaxChanges bounds the bytes of entries, with contents, that come with an end.
+const MaxChanges = 64 << 10
 
 // ContextState is what became of the interpreter that ran a cell.
 type ContextState struct {

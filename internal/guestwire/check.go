@@ -299,10 +299,35 @@ func (r ExecResult) check(received Offsets) error {
 			return violation("limit %.40q", l)
 		}
 	}
+	if ch := r.Changes; ch != nil {
+		if !validID(ch.Base) || ch.Scan.Complete || len(ch.Records) > MaxChanges || r.Untouched != "" {
+			return violation("changes out of bounds")
+		}
+		if err := ch.Scan.check(); err != nil {
+			return err
+		}
+	}
 	switch r.Reason {
 	case "", workbench.ReasonTimeout, workbench.ReasonCancelled, workbench.ReasonOutOfMemory, workbench.ReasonCompile, workbench.ReasonInfrastructure:
 		return nil
 	default: // what only the host can know
 		return violation("reason %.40q", r.Reason)
 	}
+}
+
+// check refuses what no scan can come to, and makes its texts harmless.
+func (r *ScanResult) check() error {
+	if !validID(r.Token) || len(r.Skipped) > MaxSkipped || r.Entries < 0 || r.Bytes < 0 || r.SkippedN < int64(len(r.Skipped)) {
+		return violation("scan result out of bounds")
+	}
+	for i, s := range r.Skipped {
+		if s.Path.Check() != nil {
+			return violation("skipped path")
+		}
+		r.Skipped[i].Why = cleanText(s.Why, maxShortText)
+	}
+	if r.Skipped == nil {
+		r.Skipped = []Skipped{}
+	}
+	return nil
 }

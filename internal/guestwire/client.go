@@ -173,7 +173,7 @@ func (c *Client) Bind(ctx context.Context, r BindRequest) (BindReply, error) {
 	if err := c.do(ctx, "bind", r, &reply); err != nil {
 		return BindReply{}, err
 	}
-	if len(reply.Languages) > 16 || len(reply.Enforced) > 16 {
+	if len(reply.Languages) > 16 || len(reply.Enforced) > 16 || reply.Token != "" && !validID(reply.Token) {
 		return BindReply{}, c.broken(violation("bind reply out of bounds"))
 	}
 	return reply, nil

@@ -292,18 +292,8 @@ func (c *Client) Scan(ctx context.Context, r ScanRequest, sink ScanSink) (ScanRe
 	defer context.AfterFunc(ctx, func() {
 		ch.giveUp(workbench.E(workbench.CodeCancelled, "the request was given up").Caused(context.Cause(ctx)))
 	})()
-	records := newRecordReader(ch.in[streamContent], r.MaxEntries, r.MaxBytes)
-	for {
-		e, content, err := records.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err == nil {
-			err = sink.Entry(e, content)
-		}
-		if err != nil {
-			return ScanResult{}, c.stopped(ch, err)
-		}
+	if err := feed(newRecordReader(ch.in[streamContent], r.MaxEntries, r.MaxBytes), sink); err != nil {
+		return ScanResult{}, c.stopped(ch, err)
 	}
 	var res ScanResult
 	if err := ch.wait(ctx, &res); err != nil {
@@ -312,17 +302,8 @@ func (c *Client) Scan(ctx context.Context, r ScanRequest, sink ScanSink) (ScanRe
 	if r.Base == "" && !res.Complete {
 		return ScanResult{}, c.broken(violation("a part of a scan, where there is no base"))
 	}
-	if !validID(res.Token) || len(res.Skipped) > MaxSkipped || res.Entries < 0 || res.Bytes < 0 || res.SkippedN < int64(len(res.Skipped)) {
-		return ScanResult{}, c.broken(violation("scan result out of bounds"))
-	}
-	for i, s := range res.Skipped {
-		if s.Path.Check() != nil {
-			return ScanResult{}, c.broken(violation("skipped path"))
-		}
-		res.Skipped[i].Why = cleanText(s.Why, maxShortText)
-	}
-	if res.Skipped == nil {
-		res.Skipped = []Skipped{}
+	if err := res.check(); err != nil {
+		return ScanResult{}, c.broken(err)
 	}
 	return res, nil
 }

@@ -1,6 +1,7 @@
 package guestwire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -36,6 +37,46 @@ func (rw recordWriter) write(e Entry, content io.Reader) error {
 		err = workbench.E(workbench.CodeConflict, "a file changed while it was read")
 	}
 	return err
+}
+
+// Add writes one entry with its content. It fails where that would be more than
+// MaxChanges.
+func (c *Changes) Add(e Entry, content io.Reader) error {
+	var b bytes.Buffer
+	if err := (recordWriter{&b}).write(e, content); err != nil {
+		return err
+	}
+	if len(c.Records)+b.Len() > MaxChanges {
+		return workbench.E(workbench.CodeBodyTooLarge, "more has changed than goes with an end")
+	}
+	c.Records = append(c.Records, b.Bytes()...)
+	return nil
+}
+
+// Feed gives the sink what a scan would, within the bounds of a request for one. An
+// error that is not the sink's own is guest_protocol.
+func (c *Changes) Feed(maxEntries, maxBytes int64, sink ScanSink) error {
+	err := feed(newRecordReader(bytes.NewReader(c.Records), maxEntries, maxBytes), sink)
+	if errors.Is(err, errFrame) {
+		return lost(err)
+	}
+	return err
+}
+
+// feed gives the sink every record.
+func feed(records *recordReader, sink ScanSink) error {
+	for {
+		e, content, err := records.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = sink.Entry(e, content)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // onlyWriter hides other methods, so that copying uses the given buffer.
