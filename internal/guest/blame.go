@@ -200,6 +200,30 @@ func homeOf(pid int, seen map[int]processSeen, home map[int]*group) *group {
 	return nil
 }
 
+// hadWithin is how long the end of a process is waited for that has said its end.
+const hadWithin = 300 * time.Millisecond
+
+// had is the most that the exec's main process had, if it takes it along when it
+// goes; 0 while it has not gone.
+func (e *execution) had() int64 {
+	e.mu.Lock()
+	p := e.proc
+	e.mu.Unlock()
+	if p == nil {
+		return 0
+	}
+	wait := time.NewTimer(hadWithin)
+	defer wait.Stop()
+	select {
+	case <-p.gone:
+	case <-wait.C:
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.peak
+}
+
 // groupNow is the exec's group at this moment.
 func (e *execution) groupNow() *group {
 	e.mu.Lock()

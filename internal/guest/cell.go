@@ -89,17 +89,17 @@ func (e *execution) runCell(ctx context.Context, k *kernel, fresh bool) (res gue
 	e.mu.Lock()
 	e.pid = k.p.pid
 	e.mu.Unlock()
-	e.s.watch.add(e)
 	defer e.s.watch.remove(e)
 	reason := workbench.Reason("")
 	if fresh {
+		e.s.watch.add(e)
 		reason = e.awaitKernel(ctx, k)
 	}
 	e.x.Started()
 	e.start = time.Now()
 	failed := (*compileError)(nil)
 	if reason == "" && !e.over() {
-		if reason, err = e.give(ctx, k); err != nil && !errors.As(err, &failed) {
+		if reason, err = e.give(ctx, k, fresh); err != nil && !errors.As(err, &failed) {
 			return res, false, err
 		}
 	}
@@ -173,7 +173,7 @@ func cannotEnter(dir string) error {
 }
 
 // give lets the interpreter have the cell and waits for its end.
-func (e *execution) give(ctx context.Context, k *kernel) (workbench.Reason, error) {
+func (e *execution) give(ctx context.Context, k *kernel, fresh bool) (workbench.Reason, error) {
 	name, source := e.r.Name, e.r.Source
 	if name == "" {
 		name = "cell-" + strconv.FormatInt(k.number, 10) + filepath.Ext(defaultNames[e.r.Language])
@@ -196,16 +196,25 @@ func (e *execution) give(ctx context.Context, k *kernel) (workbench.Reason, erro
 	}
 	wrote := make(chan error, 1)
 	k.wrote = make(chan struct{})
-	go func() { defer close(k.wrote); wrote <- k.write(message) }() // waited for below
+	if len(message) <= pipeHolds && k.p.control.writeNow(message) == nil {
+		wrote <- nil
+		close(k.wrote)
+	} else {
+		k.p.control.waits()                                             // before it may be told to end
+		go func() { defer close(k.wrote); wrote <- k.write(message) }() // waited for below
+	}
 	if err := k.group.letGo(holdIdle); err != nil && !isEnded(k.group) {
 		return "", err
 	}
+	if !fresh {
+		e.s.watch.add(e) // it takes longer to use up anything
+	}
 	reason := e.followCell(ctx, k)
-	_ = k.p.control.SetWriteDeadline(time.Unix(1, 0)) // what was not read will not be
+	k.p.control.endWrites(time.Unix(1, 0)) // what was not read will not be
 	if err := <-wrote; err != nil {
 		k.fail()
 	}
-	_ = k.p.control.SetWriteDeadline(time.Time{})
+	k.p.control.endWrites(time.Time{})
 	return reason, nil
 }
 
@@ -266,8 +275,7 @@ func (e *execution) interrupt(k *kernel) {
 func (k *kernel) interruptReader() {
 	select {
 	case <-k.wrote:
-		_ = k.p.control.SetWriteDeadline(time.Now().Add(interruptWithin))
-		_ = k.write(appendString(nil, "\x00\x00\x00\x00")) // one that does not read is ended
+		_ = k.p.control.writeWithin(appendString(nil, "\x00\x00\x00\x00"), interruptWithin) // one that does not read is ended
 	default:
 	}
 }

@@ -174,9 +174,7 @@ func (k *kernel) start(e *execution) error {
 	if len(cmd.control) == 0 {
 		return nil
 	}
-	_ = k.p.control.SetWriteDeadline(time.Now().Add(kernelStart)) // no code has run, but it may start slowly
-	defer func() { _ = k.p.control.SetWriteDeadline(time.Time{}) }()
-	return k.write(cmd.control)
+	return k.p.control.writeWithin(cmd.control, kernelStart) // no code has run, but it may start slowly
 }
 
 // command says what the stage or the waiting interpreter becomes.

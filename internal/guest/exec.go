@@ -58,6 +58,7 @@ type execution struct {
 	mu     sync.Mutex
 	limits []string
 	proc   *process // that runs it, once it does
+	kept   bool     // its source was kept for workers, or will not be
 }
 
 // Exec implements guestwire.Guest.
@@ -88,7 +89,6 @@ func (s *supervisor) Exec(ctx context.Context, r guestwire.ExecRequest, x *guest
 	s.execs[r.ID] = e
 	s.mu.Unlock()
 	s.runs.Add(1)
-	s.watch.add(e)
 	defer func() {
 		e.giveForkBack()
 		s.watch.remove(e)
@@ -132,8 +132,11 @@ func (e *execution) cleanUp() {
 	e.broker.close()
 	e.mu.Lock()
 	p := e.proc
+	e.kept = true // nothing more comes into its place
 	e.mu.Unlock()
 	if p != nil {
+		p.haltOutput()
+		p.outputs.Wait()
 		p.closeAll()
 	}
 	e.place.remove(e.s.log)
@@ -159,11 +162,9 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	e.mu.Unlock()
 	e.start = time.Now()
 	p.feed(cmd.control, e.r.Stdin) // what it prints waits in its pipes until it has started for everyone
+	e.s.watch.add(e)               // it takes longer to use up anything
 	e.x.Started()
 	p.attach(e)
-	if e.r.Language == workbench.Python {
-		p.feeds.Go(e.keepSource)
-	}
 	reason := e.follow(ctx)
 	if reason == "" && (e.s.watch.victim(e) || e.condemned() || e.s.watch.over(e)) {
 		e.hit(workbench.LimitMemory)
@@ -174,11 +175,10 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	if reason == "" {
 		e.s.watch.left(e)
 	}
-	if !e.r.KeepGroup && e.broker.idle() {
+	if !e.r.KeepGroup && e.broker.idle() && !e.s.watch.nothingElse() {
 		e.group.kill() // goes on while the end is told
 	}
 	p.stop(reason != "" || e.groupEnded())
-	p.awaitOutput()
 	if e.finishCalls(); e.condemned() && reason == "" {
 		e.hit(workbench.LimitMemory)
 		reason = workbench.ReasonOutOfMemory

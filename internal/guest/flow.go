@@ -46,11 +46,12 @@ func (f *flow) to(t *guestwire.Tail, noRoom *atomic.Bool) {
 	f.turn.Broadcast()
 }
 
-// shutDown lets a reader that waits for a tail go.
+// shutDown makes what is read from here on nobody's output, and lets a reader that
+// waits for a tail go.
 func (f *flow) shutDown() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.shut = true
+	f.shut, f.tail, f.noRoom = true, nil, nil
 	f.turn.Broadcast()
 }
 

@@ -155,9 +155,16 @@ func nodeOptions(l guestwire.SandboxLimits) []string {
 // the program.
 const pythonSource = "main.py"
 
-// keepSource keeps a Python program for them while the exec lives. It is whole
-// once it is there: the driver has such a process wait for it.
+// keepSource keeps a Python program for them while the exec lives, once it has
+// lived for a moment. It is whole once it is there: the driver has such a process
+// wait for it.
 func (e *execution) keepSource() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.kept || e.place == nil || e.r.Language != workbench.Python {
+		return
+	}
+	e.kept = true
 	path := filepath.Join(e.place.dir, pythonSource)
 	err := writeWhole(path+".part", e.r.Source, 0o444)
 	if err == nil {
@@ -199,14 +206,15 @@ func (b *binding) environment(more map[string]string) [][]byte {
 	return env
 }
 
-// controlMessage is what a driver reads: counted strings, each with its length
-// as a big-endian uint32, so that a driver needs no parser for it.
+// controlMessage is what a driver reads: its length, then counted strings, each
+// with its own, all as big-endian uint32, so that a driver needs no parser for it.
 func controlMessage(name, path, dir string, args []string, env map[string]string, source []byte) []byte {
 	var b []byte
 	str := func(s string) {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(s)))
 		b = append(b, s...)
 	}
+	str("") // the length of the rest
 	str(name)
 	str(path)
 	str(dir)
@@ -220,6 +228,7 @@ func controlMessage(name, path, dir string, args []string, env map[string]string
 		str(env[k])
 	}
 	str(string(source))
+	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
 	return b
 }
 

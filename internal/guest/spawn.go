@@ -43,10 +43,10 @@ type process struct {
 	group   *group
 	pid     int // in the group
 	outer   int // outside of it; 0: not known
-	spec    *os.File
-	control *os.File
+	spec    *sender
+	control *sender
 	report  *os.File
-	stdin   *os.File
+	stdin   *sender
 	out     [2]*flow // the program's stdout and stderr
 	halt    int      // an eventfd: what the output pipes hold is all
 	outputs sync.WaitGroup
@@ -58,44 +58,27 @@ type process struct {
 	met    []string    // limits that the driver says ended the program
 	exit   *groupEvent // how it ended, once it has or its driver has said so
 	dead   bool
+	peak   int64         // most memory that it ever had, once it is dead
+	gone   chan struct{} // closed once it is
 	ended  func(groupEvent)
 	said   func(string) bool // takes what an interpreter that lives on says
 	silent func()            // called when it will say nothing more
-}
-
-// pipe makes a pipe whose end for this process works with deadlines; the other
-// end, a bare descriptor, is for a child.
-func pipe(childReads bool) (mine *os.File, its int, err error) {
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, 0, os.NewSyscallError("pipe", err)
-	}
-	own, its := fds[0], fds[1]
-	if childReads {
-		own, its = fds[1], fds[0]
-	}
-	if err := unix.SetNonblock(own, true); err != nil {
-		_ = unix.Close(own)
-		_ = unix.Close(its)
-		return nil, 0, err
-	}
-	return os.NewFile(uintptr(own), "pipe"), its, nil
 }
 
 // newProcess makes what leads to a process of the group, and the process's own
 // ends, which are the caller's to close: stdin, stdout, stderr, the specification
 // of a stage, control, report.
 func newProcess(g *group, stage bool) (p *process, its []int, err error) {
-	p = &process{group: g, out: [2]*flow{newFlow(), newFlow()}, halt: -1, named: make(chan struct{}), ready: make(chan struct{})}
-	file := func(to **os.File, childReads bool) {
+	p = &process{group: g, out: [2]*flow{newFlow(), newFlow()}, halt: -1, named: make(chan struct{}), ready: make(chan struct{}), gone: make(chan struct{})}
+	send := func(to **sender) {
 		if err == nil {
-			var fd int
-			if *to, fd, err = pipe(childReads); err == nil {
-				its = append(its, fd)
+			var own, fd int
+			if own, fd, err = barePipe(true); err == nil {
+				*to, its = &sender{fd: own}, append(its, fd)
 			}
 		}
 	}
-	file(&p.stdin, true)
+	send(&p.stdin)
 	for i := range p.out {
 		if err == nil {
 			var fds [2]int
@@ -106,10 +89,15 @@ func newProcess(g *group, stage bool) (p *process, its []int, err error) {
 		}
 	}
 	if stage {
-		file(&p.spec, true)
+		send(&p.spec)
 	}
-	file(&p.control, true)
-	file(&p.report, false)
+	send(&p.control)
+	if err == nil {
+		var fd int
+		if p.report, fd, err = pipe(false); err == nil {
+			its = append(its, fd)
+		}
+	}
 	if err == nil {
 		p.halt, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	}
@@ -136,10 +124,11 @@ func startProcess(g *group, admitted bool) (*process, error) {
 }
 
 func (p *process) closeAll() {
-	for _, f := range []*os.File{p.spec, p.control, p.report, p.stdin} {
-		if f != nil {
-			f.Close()
-		}
+	for _, s := range []*sender{p.spec, p.control, p.stdin} {
+		s.Close()
+	}
+	if p.report != nil {
+		p.report.Close()
 	}
 	for _, f := range p.out {
 		f.close()
@@ -153,7 +142,10 @@ func (p *process) closeAll() {
 // exited is called once, when the process has ended.
 func (p *process) exited(e groupEvent) {
 	p.mu.Lock()
-	p.dead = true
+	if !p.dead {
+		p.dead, p.peak = true, e.MaxRSS
+		close(p.gone)
+	}
 	p.mu.Unlock()
 	p.over(e)
 }
@@ -270,39 +262,43 @@ func (p *process) attach(e *execution) {
 
 // feed gives the program its code and its input.
 func (p *process) feed(control, stdin []byte) {
-	give := func(f *os.File, data []byte) {
-		_, _ = f.Write(data) // a program need not read; it may have ended
-		f.Close()
+	give := func(to *sender, data []byte) {
+		_, _ = to.Write(data) // a program need not read; it may have ended
+		to.Close()
 	}
 	for _, in := range []struct {
-		to   *os.File
+		to   *sender
 		data []byte
 	}{{p.control, control}, {p.stdin, stdin}} {
 		if len(in.data) <= pipeHolds {
 			give(in.to, in.data)
 			continue
 		}
+		in.to.waits() // before it may be told to end
 		p.feeds.Go(func() { give(in.to, in.data) })
 	}
 }
 
-// pipeHolds is what an empty pipe takes without its reader, whatever its size.
-const pipeHolds = 4 << 10
-
-// stop ends the reading: at once what the pipes hold, or, when nobody has the
-// other ends any more, up to their end.
+// stop ends the reading: at once with what the pipes hold, or, when nobody has the
+// other ends any more, with their end.
 func (p *process) stop(gone bool) {
 	now := time.Unix(1, 0)
 	if !gone {
-		p.haltOutput()
+		p.drain()
+		for _, f := range p.out {
+			f.shutDown()
+		}
 	}
-	_ = p.control.SetWriteDeadline(now)
-	_ = p.stdin.SetWriteDeadline(now)
+	p.control.endWrites(now)
+	p.stdin.endWrites(now)
 	if gone || !p.alive() {
 		now = time.Now().Add(reportWait) // it has said what it had to; its own children may hold the pipe
 	}
 	_ = p.report.SetReadDeadline(now)
 	p.feeds.Wait()
+	if gone {
+		p.awaitOutput()
+	}
 }
 
 // haltOutput says that what the pipes hold is all.

@@ -108,7 +108,20 @@ func (w *watch) remove(e *execution) {
 func (w *watch) peak(e *execution) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.execs[e].peak
+	if x := w.execs[e]; x != nil {
+		return x.peak
+	}
+	return 0 // it never began
+}
+
+// nothingElse reports whether an exec whose main process has just said its end has
+// left nothing behind but that, for certain.
+func (w *watch) nothingElse() bool {
+	if !w.own {
+		return false
+	}
+	tasks, known := w.tasksNow()
+	return known && tasks <= 1
 }
 
 func (w *watch) last() (tasks int, memory int64) {
@@ -221,6 +234,7 @@ func (w *watch) round() {
 		w.largest(execs, killed)
 	}
 	for _, e := range execs {
+		e.keepSource()
 		w.note(e)
 	}
 	w.countInTurn(execs, much)
@@ -353,12 +367,11 @@ func (w *watch) over(e *execution) bool {
 	}
 	used, sum := w.usedByGroups()
 	own := used[e.groupNow()]
+	largest := sum > w.b.limits.MemoryBytes
 	for _, bytes := range used {
-		if bytes > own {
-			return false
-		}
+		largest = largest && bytes <= own
 	}
-	return sum > w.b.limits.MemoryBytes
+	return largest || e.had() > w.b.limits.MemoryBytes
 }
 
 // left is told when the main process has ended by itself, before anything ends

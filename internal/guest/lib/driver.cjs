@@ -38,9 +38,17 @@ function findLoader() {
 }
 
 function readControl() {
-  const head = Buffer.alloc(4);
-  if (fs.readSync(CONTROL, head, 0, 4, null) === 4 && head.readUInt32BE() === BECOME_KERNEL) return undefined;
-  const raw = Buffer.concat([head, fs.readFileSync(CONTROL)]);
+  const read = (size) => {
+    const buffer = Buffer.alloc(size);
+    for (let at = 0, n; at < size; at += n) {
+      if ((n = fs.readSync(CONTROL, buffer, at, size - at, null)) === 0) return buffer.subarray(0, at);
+    }
+    return buffer;
+  };
+  const head = read(4);
+  if (head.length < 4) return reallyExit.call(process, 125); // given up
+  if (head.readUInt32BE() === BECOME_KERNEL) return undefined;
+  const raw = read(head.readUInt32BE());
   fs.closeSync(CONTROL);
   let at = 0;
   const number = () => raw.readUInt32BE((at += 4) - 4);

@@ -30,21 +30,23 @@ IMPORT_VARIABLES = (b"HOME", b"XDG_", b"MPL", b"MATPLOTLIB", b"NUMPY", b"NPY", b
 def read_control():
     """What comes on the control descriptor. None: this interpreter is to live on,
     for cells that come there."""
-    raw = b""  # a file object would make twice as many system calls
-    while len(raw) < 4 and (more := os.read(CONTROL, 4 - len(raw))):
-        raw += more
-    if raw == BECOME_KERNEL:
+    def read(size):
+        raw = b""  # a file object would make twice as many system calls
+        while len(raw) < size and (more := os.read(CONTROL, size - len(raw))):
+            raw += more
+        return raw
+
+    head = read(4)
+    if head == BECOME_KERNEL:
         return None
-    parts = [raw]
-    while more := os.read(CONTROL, 1 << 16):
-        parts.append(more)
+    raw = head + read(int.from_bytes(head, "big"))
     os.close(CONTROL)
-    return b"".join(parts)
+    return raw
 
 
 def parse_control(raw):
     """What to run: counted strings, see controlMessage in the guest."""
-    at = 0
+    at = 4
 
     def number():
         nonlocal at
