@@ -164,6 +164,7 @@ func (k *kernel) start(e *execution) error {
 	if err != nil {
 		return err
 	}
+	k.group.resident.Store(k.p)
 	k.p.stdin.Close() // input() is at its end
 	k.p.mu.Lock()
 	k.p.said, k.p.silent = k.hear, k.silence

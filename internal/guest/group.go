@@ -34,6 +34,9 @@ type group struct {
 	pausing sync.Mutex    // held while it is being stopped or let go on
 	held    atomic.Uint32 // who wants it to stand still: a set of hold…
 	stood   int64         // runs begun when it was last stopped, or othersRan; guarded by pausing
+	alone   bool          // its resident was stopped, and nothing else is there; guarded by pausing
+
+	resident atomic.Pointer[process] // an interpreter that lives in it
 
 	ready chan groupEvent // the first packet
 	ended chan struct{}   // nothing of it is left

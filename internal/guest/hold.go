@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/workbenchdev/workbench"
 )
 
@@ -26,11 +28,13 @@ func (s *supervisor) hold(g *group, why uint32, now int64) error {
 	defer g.pausing.Unlock()
 	held := g.held.Load()
 	if held == 0 || why == holdScan && (now == othersRan || now != g.stood) {
-		if _, err := g.ask(groupCommand{Op: "pause", Within: within(why)}); err != nil {
-			if held == 0 {
-				_ = g.tell(groupCommand{Op: "resume"}) // what did stop goes on
+		if g.alone = s.stopAlone(g); !g.alone {
+			if _, err := g.ask(groupCommand{Op: "pause", Within: within(why)}); err != nil {
+				if held == 0 {
+					_ = g.tell(groupCommand{Op: "resume"}) // what did stop goes on
+				}
+				return err
 			}
-			return err
 		}
 		g.stood = now
 	}
@@ -75,7 +79,40 @@ func (g *group) letGo(why uint32) error {
 	if held == 0 || held&^why != 0 {
 		return nil
 	}
+	if g.alone {
+		g.alone = false
+		if p := g.resident.Load(); p.alive() && unix.Kill(p.outer, unix.SIGCONT) == nil {
+			return nil
+		}
+	}
 	return g.tell(groupCommand{Op: "resume"})
+}
+
+// aloneLooks is how often a process that was told to stop is looked at until its
+// group is asked to stop everything.
+const aloneLooks = 12
+
+// stopAlone stops a context's interpreter, where no other code is in the sandbox,
+// without the group's first process. It reports whether everything stands still.
+func (s *supervisor) stopAlone(g *group) bool {
+	p := g.resident.Load()
+	if p == nil || p.outer == 0 || !s.watch.own || !p.alive() || unix.Kill(p.outer, unix.SIGSTOP) != nil {
+		return false
+	}
+	for i, wait := 0, sweepFirst; i < aloneLooks; i, wait = i+1, min(2*wait, sweepMost) {
+		switch t := stateOf(p.outer); t.state {
+		case taskStopped:
+			// Whoever could start another has stopped.
+			tasks, known := s.watch.tasksNow()
+			return known && tasks == int64(t.threads)
+		case taskOver:
+			return false
+		case taskWaits, taskRuns:
+		}
+		ts := unix.NsecToTimespec(int64(wait))
+		_ = unix.Nanosleep(&ts, nil) // an early look does no harm
+	}
+	return false
 }
 
 // holdAll holds every live group, those that run before those that stand still
