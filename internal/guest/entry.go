@@ -101,6 +101,9 @@ func (w *walker) file(fd int, name string, p guestwire.Path, n *node) error {
 		return err
 	}
 	defer unix.Close(f)
+	if n.size <= int64(w.room) {
+		return w.keep(f, p, n)
+	}
 	if w.buf == nil {
 		w.buf = make([]byte, hashBuffer)
 	}
@@ -116,16 +119,30 @@ func (w *walker) file(fd int, name string, p guestwire.Path, n *node) error {
 		}
 		total += int64(got)
 		_, _ = h.Write(w.buf[:got]) // never fails
-		if total == n.size && int64(got) == total && got <= w.room {
-			w.small[p] = bytes.Clone(w.buf[:got])
-			w.room -= got
-			break // no code runs: what its size says is all
-		}
 		if err := w.cancel(); err != nil {
 			return err
 		}
 	}
 	n.size = total
 	h.Sum(n.sum[:0])
+	return nil
+}
+
+// keep reads a file whole, for the second pass of a scan.
+func (w *walker) keep(f int, p guestwire.Path, n *node) error {
+	content, at := make([]byte, n.size), 0
+	for at < len(content) { // no code runs: what its size says is all
+		got, err := unix.Read(f, content[at:])
+		if err != nil {
+			return err
+		}
+		if got == 0 {
+			break
+		}
+		at += got
+	}
+	w.small[p] = content[:at]
+	w.room -= at
+	n.size, n.sum = int64(at), sha256.Sum256(content[:at])
 	return nil
 }

@@ -18,6 +18,7 @@ type zygoteCosts struct {
 	loading     bool  // it is not ready yet
 	following   bool  // one is not gone yet
 	refused     bool  // this image or runtime has none
+	preloads    bool  // the image names what to load
 }
 
 // usualFork is the memory of a fork that waits, while none was measured.
@@ -27,7 +28,7 @@ const usualFork = 3 << 20
 // ahead, or a plain interpreter costs less; its memory must be told from code's;
 // and a guest that is broken on purpose shows its stages instead.
 func (p *spares) mayFork() bool {
-	return len(weakened) == 0 && len(imports()) > 0 && !p.refused && slices.Contains(p.b.languages, workbench.Python) && (p.s.watch.own || p.s.watch.code != nil)
+	return len(weakened) == 0 && p.preloads && !p.refused && slices.Contains(p.b.languages, workbench.Python) && (p.s.watch.own || p.s.watch.code != nil)
 }
 
 // load starts the zygote if it is missing and nothing runs, and lets one that

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,6 +47,7 @@ func runInit() error {
 		_ = g.conn.send(groupEvent{Error: err.Error()})
 		return err
 	}
+	quietChildren()
 	g.procs = newReaper()
 	spaces, err := ownSpaces()
 	if err != nil {
@@ -92,6 +94,21 @@ func (g *groupInit) reply(e groupEvent) {
 	defer g.send.Unlock()
 	_ = g.conn.send(e) // a supervisor that is gone ends the loop
 }
+
+// quietChildren has the kernel not tell of children that stop and go on, which a
+// context does with every cell, and which would wake this process for nothing.
+func quietChildren() {
+	var act [4]uintptr // handler, flags, restorer, mask
+	const maskSize = 8
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&act)), maskSize, 0, 0)
+	if errno == 0 {
+		act[1] |= noChildStops
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&act)), 0, maskSize, 0, 0)
+	}
+}
+
+// noChildStops is SA_NOCLDSTOP.
+const noChildStops = 1
 
 // prepareGroup makes what user code will see of the system.
 func prepareGroup() error {

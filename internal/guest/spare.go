@@ -82,7 +82,7 @@ func newSpares(s *supervisor) *spares {
 // first. It is called once.
 func (p *spares) begin(b *binding) {
 	p.mu.Lock()
-	p.b = b
+	p.b, p.preloads = b, len(imports()) > 0
 	for _, lang := range []workbench.Language{workbench.Python, workbench.JavaScript} {
 		if slices.Contains(b.languages, lang) {
 			p.wanted = append(p.wanted, want{lang: lang})
@@ -98,8 +98,11 @@ func (p *spares) begun() {
 	p.active++
 	p.settled = false
 	p.holdUp()
+	lacks := p.lacks()
 	p.mu.Unlock()
-	p.renewIn(replaceDuring)
+	if lacks {
+		p.renewIn(replaceDuring)
+	}
 }
 
 // ended notes that it is over. noScan says that no scan comes, after which
@@ -107,12 +110,28 @@ func (p *spares) begun() {
 func (p *spares) ended(noScan bool) {
 	p.mu.Lock()
 	p.active--
+	lacks := p.lacks()
 	p.mu.Unlock()
-	if noScan {
+	switch {
+	case !lacks: // a cell takes nothing, and a timer costs it more than it looks
+	case noScan:
 		p.renewIn(renewAfterAnswer)
-	} else {
+	default:
 		p.renewIn(replaceAfter)
 	}
+}
+
+// lacks reports whether renew would do anything. The caller holds mu.
+func (p *spares) lacks() bool {
+	if len(p.left) > 0 || p.place == nil || p.givenUp || p.loading || p.zygote == nil && !p.following && p.wants(workbench.Python) && p.mayFork() {
+		return true
+	}
+	for _, w := range p.wanted {
+		if p.kept[w.lang] == nil {
+			return true
+		}
+	}
+	return p.kept[""] == nil
 }
 
 // driverOf is the language whose interpreter runs a language, "" for none.
@@ -150,6 +169,7 @@ func (p *spares) take(lang workbench.Language) *spare {
 	}
 	p.forks++ // it may be one: its zygote stays from now on
 	p.mu.Unlock()
+	p.renewIn(replaceDuring)
 	for _, other := range others {
 		other.end()
 	}
