@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"bytes"
 	"crypto/sha256"
 
 	"golang.org/x/sys/unix"
