@@ -63,6 +63,34 @@ func loadAverage() float64 {
 	return load
 }
 
+// Times of a wait for the processors: they are idle once hardly one of them was in
+// use for quietFor.
+const (
+	quietFor    = 100 * time.Millisecond
+	quietWithin = 10 * time.Second
+)
+
+// awaitQuiet waits until the processors are idle, so that what one sample leaves to
+// be done is not at the cost of the next, whosever that is. A host that does not
+// become quiet is taken as it is.
+func awaitQuiet(ctx context.Context) error {
+	for end := time.Now().Add(quietWithin); ; {
+		before, err := processorTime()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-time.After(quietFor):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		after, err := processorTime()
+		if err != nil || after-before <= quietFor/5 || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
 func cgroups() string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return "cgroup v2"

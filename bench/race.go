@@ -56,6 +56,9 @@ func (r *racer) once(ctx context.Context) (time.Duration, error) {
 	if err == nil && r.rest != nil {
 		err = r.rest(ctx)
 	}
+	if err == nil {
+		err = awaitQuiet(ctx)
+	}
 	return d, err
 }
 

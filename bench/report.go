@@ -121,8 +121,9 @@ func (r *result) median(name, language string) float64 {
 }
 
 // explanation says what the rows are.
-const explanation = `Hello world, request to result over HTTP, all in one run, taking turns: a warm session has a pause between its runs, in
-which the interpreter of the next one starts. The rows "at once" have none. New sessions find a warm sandbox.
+const explanation = `Hello world, request to result over HTTP, all in one run, taking turns. Whoever is next waits until the processors are
+idle: what one leaves to be done, such as starting the interpreter of the next run, is not at the cost of another. The rows "at once" have
+no such pause. New sessions find a warm sandbox.
 "vs warm" is the row's median over that of a warm session's run in the same language. Commits are timed by the server
 (workbench_commit_seconds): from the end of the program until what changed is stored, without the settlement that every run has.
 
