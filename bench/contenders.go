@@ -64,21 +64,14 @@ func (w *world) contenders() []contender {
 	return all
 }
 
-// pause is what a session has between its runs, at least: the interpreter of the
-// next one starts then, as it does while an agent thinks.
-const pause = 100 * time.Millisecond
-
-// rest waits until the warm sandboxes are complete, and a pause.
+// rest waits until the warm sandboxes are complete and the processors idle: the
+// interpreter of a session's next run has started by then, as it does while an
+// agent thinks.
 func (w *world) rest(ctx context.Context) error {
 	if err := w.refilled(ctx); err != nil {
 		return err
 	}
-	select {
-	case <-time.After(pause):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return awaitQuiet(ctx)
 }
 
 // inSession times a run that says hello, in a session that is made when it is

@@ -55,8 +55,7 @@ func (r *racer) once(ctx context.Context) (time.Duration, error) {
 	d, err := r.run(ctx)
 	if err == nil && r.rest != nil {
 		err = r.rest(ctx)
-	}
-	if err == nil {
+	} else if err == nil {
 		err = awaitQuiet(ctx)
 	}
 	return d, err
