@@ -175,7 +175,7 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	if reason == "" {
 		e.s.watch.left(e)
 	}
-	if !e.r.KeepGroup && e.broker.idle() && !e.s.watch.nothingElse() {
+	if !e.r.KeepGroup && e.broker.idle() && !e.s.watch.nothingElse(p) {
 		e.group.kill() // goes on while the end is told
 	}
 	p.stop(reason != "" || e.groupEnded())

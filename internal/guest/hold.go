@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -94,20 +95,26 @@ const aloneLooks = 12
 
 // stopAlone stops a context's interpreter, where no other code is in the sandbox,
 // without the group's first process. It reports whether everything stands still.
+//
+// That it is alone is looked at before, so that nobody is there to wake it; and
+// twice after it was seen to stand, so that neither who was born meanwhile can be
+// there, nor it itself can have been woken by one that has gone again.
 func (s *supervisor) stopAlone(g *group) bool {
 	p := g.resident.Load()
-	if p == nil || p.outer == 0 || !s.watch.own || !p.alive() || unix.Kill(p.outer, unix.SIGSTOP) != nil {
+	if p == nil || p.outer == 0 || !s.watch.own || !p.alive() {
+		return false
+	}
+	before := readTask("/proc/" + strconv.Itoa(p.outer) + "/stat")
+	alone := func(threads int) bool {
+		tasks, known := s.watch.tasksNow()
+		return known && threads > 0 && tasks == int64(threads)
+	}
+	if before.parent != p.parent || !alone(before.threads) || unix.Kill(p.outer, unix.SIGSTOP) != nil {
 		return false
 	}
 	for i, wait := 0, sweepFirst; i < aloneLooks; i, wait = i+1, min(2*wait, sweepMost) {
-		switch t := stateOf(p.outer); t.state {
-		case taskStopped:
-			// Whoever could start another has stopped.
-			tasks, known := s.watch.tasksNow()
-			return known && tasks == int64(t.threads)
-		case taskOver:
-			return false
-		case taskWaits, taskRuns:
+		if n := standing(p.outer); n > 0 {
+			return alone(n) && standing(p.outer) == n && alone(n)
 		}
 		ts := unix.NsecToTimespec(int64(wait))
 		_ = unix.Nanosleep(&ts, nil) // an early look does no harm

@@ -76,7 +76,7 @@ func (s *supervisor) leftBy(b *binding, g *group, stands bool, res *guestwire.Ex
 	}
 	defer s.tree.mu.Unlock()
 	t := s.tree
-	if t.token == "" || t.vague || t.anyOpen || len(t.open) > fewChanges || openWorkspace() != nil || !stands && !s.gone(g) {
+	if t.token == "" || t.vague || t.anyOpen || len(t.open) > fewChanges || !stands && !s.gone(g) || openWorkspace() != nil {
 		return false
 	}
 	if len(t.open) == 0 && t.skips == 0 && t.changes.none() {

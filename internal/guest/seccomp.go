@@ -94,7 +94,10 @@ func checked() map[uintptr]bpfCode {
 	// Nothing may have the kernel send SIGCONT: see notChosen. A descriptor that is
 	// ready would also end a process that stands still, and whom that leaves alone
 	// in its process group, the kernel continues.
-	spaces := anyBit(0, newNamespaces)
+	//
+	// A child is its parent's: whoever is not the program's own could not be told
+	// from what is nobody's.
+	spaces := anyBit(0, newNamespaces|unix.CLONE_PARENT)
 	// Who waits as in vfork takes no signal. That it is for a child which has
 	// stopped can be seen only where the child is its own: see sweep.
 	vfork := append(bpfCode{arg(0)}, branch(unix.BPF_JSET, unix.CLONE_VFORK, anyBit(0, unix.CLONE_PARENT|unix.CLONE_THREAD|newNamespaces), spaces)...)

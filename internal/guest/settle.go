@@ -82,8 +82,12 @@ func (p *spares) wake() {
 	p.mu.Lock()
 	p.settled = false
 	p.mu.Unlock()
-	p.renewIn(0)
+	p.renewIn(renewAfterWake)
 }
+
+// renewAfterWake is when what waits is started again after a return: the run for
+// which the sandbox came back goes first.
+const renewAfterWake = time.Second
 
 // deadline is the time limit of one exec. It stands still between hold and
 // release: the clock of a sandbox that was checkpointed leaps by all the time

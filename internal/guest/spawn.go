@@ -43,6 +43,7 @@ type process struct {
 	group   *group
 	pid     int // in the group
 	outer   int // outside of it; 0: not known
+	parent  int // outside of it, valid with outer
 	spec    *sender
 	control *sender
 	report  *os.File
@@ -210,6 +211,7 @@ func (p *process) findOuter() {
 	}
 	if len(children) == 1 {
 		p.outer, _ = strconv.Atoi(children[0])
+		p.parent = p.group.pid
 	}
 }
 

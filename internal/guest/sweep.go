@@ -152,8 +152,9 @@ const (
 // task is what a stat file says.
 type task struct {
 	state   taskState
-	parent  int // process
-	threads int // of its process
+	plainly bool // it is stopped, by a signal and nothing else
+	parent  int  // process
+	threads int  // of its process
 }
 
 // stateOf is the state of a process: that of its most lively thread.
@@ -206,11 +207,39 @@ func readTask(path string) task {
 	}
 	switch f[0][0] {
 	case 'T', 't':
-		t.state = taskStopped
+		t.state, t.plainly = taskStopped, f[0][0] == 'T'
 	case 'Z', 'X':
 		t.state = taskOver
 	case 'D':
 		t.state = taskWaits
 	}
 	return t
+}
+
+// standing is how many threads a process has, if each of them is stopped by a
+// signal and none has ended; 0 otherwise.
+func standing(pid int) int {
+	dir := "/proc/" + strconv.Itoa(pid)
+	p := readTask(dir + "/stat")
+	if !p.plainly {
+		return 0
+	}
+	if p.threads < 2 {
+		return p.threads
+	}
+	tasks, err := unix.Open(dir+"/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(tasks)
+	tids, err := processesIn(tasks)
+	if err != nil || len(tids) != p.threads {
+		return 0
+	}
+	for _, tid := range tids {
+		if tid != pid && !readTask(dir+"/task/"+strconv.Itoa(tid)+"/stat").plainly {
+			return 0
+		}
+	}
+	return len(tids)
 }

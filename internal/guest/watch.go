@@ -18,6 +18,7 @@ import (
 const (
 	watchEvery  = 20 * time.Millisecond
 	glanceEvery = 4 * time.Millisecond
+	growing     = 8 << 20 // bytes more than at the last look: a program takes memory fast
 )
 
 // watch follows what user code uses while execs run: it ends what has used up
@@ -37,6 +38,7 @@ type watch struct {
 	gauges                     // valid once it has begun
 	rounds   int               // so far; the loop's
 	chosen   chosen            // the loop's
+	grows    bool              // by the last two looks; the loop's
 	gone     time.Time         // when the last exec was gone
 	ebb      time.Time         // when the last one that was ended for its memory was
 	hiding   map[int]time.Time // since when processes hide what they have
@@ -116,12 +118,12 @@ func (w *watch) peak(e *execution) int64 {
 
 // nothingElse reports whether an exec whose main process has just said its end has
 // left nothing behind but that, for certain.
-func (w *watch) nothingElse() bool {
+func (w *watch) nothingElse(p *process) bool {
 	if !w.own {
 		return false
 	}
 	tasks, known := w.tasksNow()
-	return known && tasks <= 1
+	return known && (tasks == 0 || tasks == 1 && p.alive())
 }
 
 func (w *watch) last() (tasks int, memory int64) {
@@ -153,7 +155,7 @@ func (w *watch) loop() {
 // it looks at that meanwhile, and does not wait once there is too much of it.
 func (w *watch) rest() {
 	if w.code == nil {
-		if _, memory := w.last(); memory > w.b.limits.MemoryBytes/4*3 {
+		if _, memory := w.last(); w.grows || memory > w.b.limits.MemoryBytes/4*3 {
 			time.Sleep(glanceEvery) // a program passes the rest in milliseconds
 		} else {
 			time.Sleep(watchEvery)
@@ -214,6 +216,7 @@ func (w *watch) round() {
 	w.mu.Unlock()
 	used := w.usedAbove(lowest)
 	w.mu.Lock()
+	w.grows = used > w.memory+growing
 	w.memory = max(used, 0)
 	for _, x := range w.execs {
 		x.peak = max(x.peak, used)
@@ -366,12 +369,16 @@ func (w *watch) over(e *execution) bool {
 		return true
 	}
 	used, sum := w.usedByGroups()
-	own := used[e.groupNow()]
-	largest := sum > w.b.limits.MemoryBytes
-	for _, bytes := range used {
-		largest = largest && bytes <= own
+	if sum <= w.b.limits.MemoryBytes { // a program takes what it had along; an interpreter that lives on does not
+		return e.r.Context == "" && e.had() > w.b.limits.MemoryBytes
 	}
-	return largest || e.had() > w.b.limits.MemoryBytes
+	own := used[e.groupNow()]
+	for _, bytes := range used {
+		if bytes > own {
+			return false
+		}
+	}
+	return true
 }
 
 // left is told when the main process has ended by itself, before anything ends

@@ -266,7 +266,7 @@ func (z *zygote) heard(kind, number, a, b uint64) {
 		if w := z.waiting[number]; w != nil {
 			delete(z.waiting, number)
 			z.children[a] = w.process
-			w.process.outer = int(a)
+			w.process.outer, w.process.parent = int(a), z.pid
 			w.failed <- nil
 		}
 	case zygoteFailed:
