@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"os"
 	"sync"
 	"time"
@@ -63,7 +64,7 @@ func (s *sender) waits() *os.File {
 // Write writes all of p, or fails.
 func (s *sender) Write(p []byte) (int, error) {
 	if len(p) <= pipeHolds {
-		if err := s.writeNow(p); err != unix.EAGAIN {
+		if err := s.writeNow(p); !errors.Is(err, unix.EAGAIN) {
 			return len(p), err
 		}
 	}
@@ -98,7 +99,7 @@ func (s *sender) writeNow(p []byte) error {
 // writeWithin writes all of p, or fails, within some time.
 func (s *sender) writeWithin(p []byte, most time.Duration) error {
 	if len(p) <= pipeHolds {
-		if err := s.writeNow(p); err != unix.EAGAIN {
+		if err := s.writeNow(p); !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
 	}
