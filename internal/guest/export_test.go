@@ -1,6 +1,10 @@
 package guest
 
-import "github.com/workbenchdev/workbench"
+import (
+	"io"
+
+	"github.com/workbenchdev/workbench"
+)
 
 // Zygotes is what decides how long a zygote lives and whether it runs, around a
 // process that stands for one: ended is closed once that has ended.
@@ -13,14 +17,14 @@ type Zygotes struct {
 func NewZygotes(pid int, ended chan struct{}, loading bool) Zygotes {
 	z := &zygote{pid: pid, ended: ended, ready: make(chan struct{}), works: true}
 	close(z.ready)
-	p := newSpares(&supervisor{watch: &watch{}})
+	p := newSpares(&supervisor{watch: &watch{}, log: io.Discard})
 	p.zygote, p.loading = z, loading
 	return Zygotes{p: p, z: z}
 }
 
-// Keep has a fork of it wait.
+// Keep has a fork of it wait, and nothing more started.
 func (t Zygotes) Keep() {
-	t.p.b = &binding{}
+	t.p.b, t.p.settled = &binding{}, true
 	sp := &spare{lang: workbench.Python, ready: make(chan struct{}), forked: true,
 		group: &group{ended: make(chan struct{})}, process: &process{}}
 	close(sp.ready)
