@@ -25,6 +25,7 @@ import (
 
 // options are the command line's.
 type options struct {
+	settle                func(context.Context) error // what every contender waits for behind a sample
 	samples, slowSamples  int
 	suspended             int // sessions
 	storedFew, storedMany int // runs
@@ -39,7 +40,7 @@ type options struct {
 }
 
 func parse() options {
-	var o options
+	o := options{settle: awaitQuiet}
 	full := flag.Bool("full", os.Getenv("WORKBENCH_BENCH_FULL") != "", "1,000 samples, 100 of what is slow; about an hour (also: WORKBENCH_BENCH_FULL=1)")
 	flag.IntVar(&o.samples, "samples", 200, "samples of each contender")
 	flag.IntVar(&o.slowSamples, "slow-samples", 30, "samples of a peer slower than 100 ms, and of what takes as long to prepare")

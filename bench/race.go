@@ -45,7 +45,8 @@ const warmUps = 3
 // racer is a contender with what it has done so far.
 type racer struct {
 	contender
-	want   int // samples
+	settle func(context.Context) error // where it has no rest of its own; may be nil
+	want   int                         // samples
 	took   []time.Duration
 	failed int
 	out    error // why it takes part no more
@@ -55,8 +56,8 @@ func (r *racer) once(ctx context.Context) (time.Duration, error) {
 	d, err := r.run(ctx)
 	if err == nil && r.rest != nil {
 		err = r.rest(ctx)
-	} else if err == nil {
-		err = awaitQuiet(ctx)
+	} else if err == nil && r.settle != nil {
+		err = r.settle(ctx)
 	}
 	return d, err
 }
@@ -106,7 +107,7 @@ func measure(ctx context.Context, o options, all []contender) ([]row, error) {
 	var racers []*racer
 	for _, c := range all {
 		if o.chosen(c) {
-			r := &racer{contender: c}
+			r := &racer{contender: c, settle: o.settle}
 			r.warmUp(ctx, o)
 			racers = append(racers, r)
 		}
