@@ -17,7 +17,7 @@ import (
 
 // Descriptors of an interpreter besides 0 to 2.
 const (
-	controlFD = 4 // what to run: read to its end
+	controlFD = 4 // what to run, with its length
 	reportFD  = 5 // where the driver says how the run ended
 )
 
