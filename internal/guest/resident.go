@@ -34,21 +34,16 @@ func processesOf(uid uint32) map[int]processSeen {
 	return seen
 }
 
-// residentOf sums over a user's processes. exact counts memory that processes
-// share after a fork once, where the kernel tells.
-func residentOf(uid uint32, exact bool) resident {
+// residentOf sums over a user's processes. Memory that processes share after a fork
+// counts once, where the kernel tells.
+func residentOf(uid uint32) resident {
 	var r resident
 	seen := processesOf(uid)
 	shared := int64(0)
 	for _, p := range seen {
 		r.bytes += p.bytes
 		r.tasks += p.tasks
-		if exact {
-			shared += sharedOf(p.dir)
-		}
-	}
-	if !exact {
-		return r
+		shared += sharedOf(p.dir)
 	}
 	if len(seen) > 1 {
 		once, sharedOnce := int64(0), int64(0)

@@ -459,7 +459,7 @@ func (w *watch) used() int64 {
 		return own + max(0, shared-files)
 	}
 	if !w.own {
-		return residentOf(userID, true).bytes
+		return residentOf(userID).bytes
 	}
 	text := gauge(w.memoryFile)
 	total, free := kilobytes(text, "MemTotal:"), kilobytes(text, "MemFree:")
