@@ -175,11 +175,17 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	if reason == "" {
 		e.s.watch.left(e)
 	}
-	if !e.r.KeepGroup && e.broker.idle() && !e.s.watch.nothingElse(p) {
+	goesOn := e.r.KeepGroup || !e.broker.idle()
+	if !goesOn && !e.s.watch.nothingElse(p) {
 		e.group.kill() // goes on while the end is told
 	}
+	unguard := func() {}
+	if goesOn {
+		unguard = e.guard()
+	}
 	p.stop(reason != "" || e.groupEnded())
-	if e.finishCalls(); e.condemned() && reason == "" {
+	e.broker.finish(callsGrace)
+	if unguard(); e.condemned() && reason == "" {
 		e.hit(workbench.LimitMemory)
 		reason = workbench.ReasonOutOfMemory
 	}
@@ -193,15 +199,12 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	return res, nil
 }
 
-// finishCalls gives calls under way the time to end. What the program has left
-// behind goes on meanwhile, unless it uses up the memory.
-func (e *execution) finishCalls() {
-	if e.broker.idle() {
-		e.broker.finish(callsGrace)
-		return
-	}
+// guard ends the group if that uses up the memory, until the function it returns
+// is called: what a program has left behind goes on while its end is taken over
+// and its calls have the time to end.
+func (e *execution) guard() (stop func()) {
 	over, watched := make(chan struct{}), make(chan struct{})
-	go func() { // waited for below
+	go func() { // ends with stop
 		defer close(watched)
 		select {
 		case <-e.outOfMem:
@@ -209,9 +212,10 @@ func (e *execution) finishCalls() {
 		case <-over:
 		}
 	}()
-	e.broker.finish(callsGrace)
-	close(over)
-	<-watched
+	return func() {
+		close(over)
+		<-watched
+	}
 }
 
 func (e *execution) groupEnded() bool {

@@ -227,13 +227,13 @@ func (w *watch) round() {
 	if much {
 		w.s.spares.giveUp()
 	}
-	over := used > w.b.limits.MemoryBytes
+	over := used > w.b.limits.MemoryBytes+w.margin()
 	switch {
 	case w.chosen.unknown(killed) && len(execs) > 1:
 		// The kernel has ended one, and whose may still show by itself.
 	case killed && len(execs) > 1 && !over:
 		w.accept() // it was a child of one of them, and its memory is free
-	case killed || over && w.sure() && w.stays(lowest, used):
+	case killed || over && w.stays(lowest, used):
 		w.largest(execs, killed)
 	}
 	for _, e := range execs {
@@ -262,11 +262,16 @@ func (w *watch) countInTurn(execs []*execution, much bool) {
 	}
 }
 
-// sure reports whether what is used is code's alone: while a spare is there of
-// which nobody knows what it uses, it may not be.
-func (w *watch) sure() bool {
-	_, known := w.s.spares.bytes()
-	return known || w.code != nil
+// spareAtMost is more than an interpreter has that starts.
+const spareAtMost = 64 << 20
+
+// margin is what of the memory in use may not be code's: while a spare is there of
+// which nobody knows what it uses, some is that one's.
+func (w *watch) margin() int64 {
+	if _, known := w.s.spares.bytes(); known || w.code != nil {
+		return 0
+	}
+	return spareAtMost
 }
 
 // usedAbove is the memory in use, exact only when it is above the mark. A
@@ -362,7 +367,7 @@ func (w *watch) over(e *execution) bool {
 	w.mu.Lock()
 	near := w.memory > w.b.limits.MemoryBytes/2
 	w.mu.Unlock()
-	if !w.own && w.code == nil || !near || !w.sure() || w.usedAbove(w.b.limits.MemoryBytes) <= w.b.limits.MemoryBytes {
+	if !w.own && w.code == nil || !near || w.usedAbove(w.b.limits.MemoryBytes) <= w.b.limits.MemoryBytes+w.margin() {
 		return false
 	}
 	if !w.crowded() {
