@@ -266,10 +266,10 @@ func TestMalformedRecords(t *testing.T) {
 	file := func(name string, size uint64, content string) string {
 		return string([]byte{byte(len(name))}) + name + string(binary.BigEndian.AppendUint64(nil, size)) + content
 	}
-	const head = "WBCK\x01"
+	const head = "WBCK\x02"
 	for name, raw := range map[string]string{
 		"nothing":            "",
-		"another format":     "WBCK\x02\x00",
+		"another format":     "WBCK\x01\x00",
 		"no end":             head + file("a", 1, "x"),
 		"ends in a name":     head + "\x05ab",
 		"ends in a file":     head + file("a", 10, "x"),

@@ -16,7 +16,7 @@ import (
 
 // Bounds of what is packed and unpacked.
 const (
-	magic    = "WBCK\x01"
+	magic    = "WBCK\x02"
 	maxFiles = 16
 	maxBytes = 64 << 30
 	piece    = 256 << 10

@@ -175,6 +175,7 @@ func (c *compute) start(ctx context.Context, s workbench.Session, kind pool.Kind
 		base = restored.Token
 	}
 	c.memory = box.ID()
+	c.returns.Store(nil)
 	c.box, c.wire, c.bound, c.base, c.oomKills = box, wire, sandboxLimits(s.Limits), base, 0
 	outcome = good
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/sandbox/pool"
 	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
@@ -61,9 +62,10 @@ type compute struct {
 	transfers atomic.Int32 // files of the session on their way, and lanes at work: they keep it awake
 	idleSince atomic.Int64 // monotonic, see Engine.uptime; 0 while it works or has no sandbox
 
-	memory       string               // names what interpreters in box live in: that of its first sandbox
-	interpreters map[string]bool      // contexts' handles that may live in it
-	losing       workbench.LossReason // why drop is called, if that is known
+	memory       string                    // names what interpreters in box live in: that of its first sandbox
+	interpreters map[string]bool           // contexts' handles that may live in it
+	losing       workbench.LossReason      // why drop is called, if that is known
+	returns      atomic.Pointer[pool.Kind] // what it will come back into, while it is suspended with its memory
 
 	flight sync.Mutex
 	stops  map[string]chan workbench.Reason // by run on its way or out; capacity 1; guarded by flight

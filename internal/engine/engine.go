@@ -235,6 +235,28 @@ func (e *Engine) Stop(ctx context.Context) error {
 	return errors.Join(late, e.o.Driver.Close(kill))
 }
 
+// laterBy is for how long a run has processors and disk for itself, that found
+// its session suspended.
+const laterBy = 200 * time.Millisecond
+
+// later does what nobody waits for. A stopping engine does it at once.
+func (e *Engine) later(f func()) {
+	e.mu.Lock()
+	if e.stopping {
+		e.mu.Unlock()
+		f()
+		return
+	}
+	defer e.mu.Unlock()
+	e.loops.Go(func() { // waited for by Stop
+		select {
+		case <-time.After(laterBy):
+		case <-e.drain:
+		}
+		f()
+	})
+}
+
 // leaveWithin is how long a stopping engine begins to seal memory, and how long
 // it then takes for the rest.
 const leaveWithin = 10 * time.Second

@@ -1,15 +1,18 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/checkpoint"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox"
+	"github.com/workbenchdev/workbench/internal/sandbox/pool"
 )
 
 // checkpointWithin bounds writing a sandbox's memory out and sealing it.
@@ -83,11 +86,19 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (back bool,
 	if c.e.o.Memory == nil {
 		return false, errNoMemory()
 	}
-	if err := c.awaitPlace(ctx); err != nil {
+	kind, err := c.e.kind(ctx, s.Image, s.Size, s.Limits)
+	if err != nil {
+		return false, err
+	}
+	vessel, err := c.awaitVessel(ctx, kind)
+	if err != nil {
 		return false, err
 	}
 	defer func() {
 		if !back {
+			if vessel != nil {
+				c.e.kill(context.WithoutCancel(ctx), vessel)
+			}
 			c.e.capacity.give()
 		}
 	}()
@@ -99,11 +110,11 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (back bool,
 		return false, err
 	}
 	began := time.Now()
-	r, err := c.unpack(ctx, s, kept)
+	r, err := c.unpack(ctx, s, kept, kind)
 	if err != nil {
 		return false, err
 	}
-	defer r.discard()
+	defer c.e.later(r.discard)
 	if ctx.Err() != nil {
 		return false, workbench.E(workbench.CodeCancelled, "the session's return was given up").Caused(ctx.Err())
 	}
@@ -114,9 +125,10 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (back bool,
 		return false, err
 	}
 	c.generation, c.keep, c.tenant = s.Generation, s.KeepMemory, s.TenantID
+	c.returns.Store(nil)
 	cause := r.useless
 	if cause == nil {
-		cause = c.restore(ctx, r)
+		cause = c.restore(ctx, r, vessel)
 	}
 	outcome := "restored"
 	if back = cause == nil; !back {
@@ -126,9 +138,11 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (back bool,
 		c.loseMemory(ctx)
 	}
 	c.e.o.Metrics.SandboxStarted(outcome, time.Since(began))
-	if err := c.e.o.Checkpoints.Remove(ctx, kept.Blob); err != nil { // the sweeper does it
-		c.e.log.Warn("a used checkpoint was not removed", "session", c.id, "err", err)
-	}
+	c.e.later(func() {
+		if err := c.e.o.Checkpoints.Remove(context.WithoutCancel(ctx), kept.Blob); err != nil { // the sweeper does it
+			c.e.log.Warn("a used checkpoint was not removed", "session", c.id, "err", err)
+		}
+	})
 	if back {
 		err := c.e.o.Store.AppendSessionEvent(ctx, c.id, c.epoch, workbench.EventResumed, workbench.ResumedEvent{MemoryKept: true, Generation: c.generation})
 		if err != nil {
@@ -136,6 +150,38 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (back bool,
 		}
 	}
 	return back, nil
+}
+
+// awaitVessel takes a place for the sandbox that is restored, with the vessel that
+// is ready for it, if there is one.
+func (c *compute) awaitVessel(ctx context.Context, k pool.Kind) (sandbox.Sandbox, error) {
+	if w := c.e.pool.Claim(vesselOf(k)); w != nil {
+		return w.Box, nil
+	}
+	return nil, c.awaitPlace(ctx)
+}
+
+// vesselOf is what a session comes back into that has a sandbox of the kind.
+func vesselOf(k pool.Kind) pool.Kind { return pool.Kind{Class: k.Class, Vessel: true} }
+
+// vesselKinds is for how many kinds of suspended sessions a vessel is kept.
+const vesselKinds = 2
+
+// readyReturns has the pool keep a vessel for each kind of session that is
+// suspended with its memory, of the few that most are.
+func (e *Engine) readyReturns() {
+	count := map[pool.Kind]int{}
+	e.mu.Lock()
+	for _, c := range e.sessions {
+		if k := c.returns.Load(); k != nil && !c.over {
+			count[*k]++
+		}
+	}
+	e.mu.Unlock()
+	kinds := slices.SortedFunc(maps.Keys(count), func(a, b pool.Kind) int {
+		return cmp.Or(cmp.Compare(count[b], count[a]), strings.Compare(a.Class.Image.ID+a.Class.Tier, b.Class.Image.ID+b.Class.Tier))
+	})
+	e.pool.KeepVessels(kinds[:min(len(kinds), vesselKinds)])
 }
 
 // claimMemory takes the session's kept memory from its record. Nobody gets it a
@@ -176,7 +222,7 @@ type unpacked struct {
 }
 
 // unpack opens kept memory. An error is for what may be otherwise another time.
-func (c *compute) unpack(ctx context.Context, s workbench.Session, kept workbench.Checkpoint) (*unpacked, error) {
+func (c *compute) unpack(ctx context.Context, s workbench.Session, kept workbench.Checkpoint, kind pool.Kind) (*unpacked, error) {
 	r := &unpacked{kept: kept, discard: func() {}}
 	switch _, can := c.e.o.Driver.(sandbox.Restorer); {
 	case !can:
@@ -189,10 +235,7 @@ func (c *compute) unpack(ctx context.Context, s workbench.Session, kept workbenc
 	}
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	kind, err := c.e.kind(ctx, s.Image, s.Size, s.Limits)
-	if err != nil {
-		return nil, err
-	}
+	var err error
 	if r.dir, err = c.e.o.Memory.Make(); err != nil {
 		return nil, err
 	}
@@ -211,11 +254,11 @@ func (c *compute) unpack(ctx context.Context, s workbench.Session, kept workbenc
 }
 
 // restore has the driver start what a checkpoint held, in a place that the
-// caller has taken.
-func (c *compute) restore(ctx context.Context, r *unpacked) error {
+// caller has taken, and in the vessel if there is one.
+func (c *compute) restore(ctx context.Context, r *unpacked, vessel sandbox.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	box, err := c.e.o.Driver.(sandbox.Restorer).Restore(ctx, r.class, r.dir)
+	box, err := c.e.o.Driver.(sandbox.Restorer).Restore(ctx, r.class, r.dir, vessel)
 	if err != nil {
 		return err
 	}

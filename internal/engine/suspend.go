@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/sandbox/pool"
 	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
@@ -71,6 +72,9 @@ func (e *Engine) suspendIdle(ctx context.Context) {
 		})
 	}
 	_ = work.Wait()
+	if e.keepsMemory() {
+		e.readyReturns()
+	}
 }
 
 // suspend gives the session's idle sandbox up, with its memory sealed if the
@@ -90,6 +94,7 @@ func (c *compute) suspend(ctx context.Context) {
 	if why == "" {
 		why = workbench.LossSuspended
 	}
+	kind := vesselOf(pool.Kind{Class: c.box.Class()})
 	var kept *workbench.Checkpoint
 	if c.keep && c.epoch > 0 && c.live() {
 		kept = c.keepMemory(ctx)
@@ -111,6 +116,9 @@ func (c *compute) suspend(ctx context.Context) {
 		if known {
 			return
 		}
+	}
+	if kept != nil && err == nil {
+		c.returns.Store(&kind)
 	}
 	c.vacate()
 }

@@ -109,7 +109,7 @@ func (t *tree) few(l guestwire.SandboxLimits, quiet bool) *guestwire.Changes {
 		return nil
 	}
 	w := t.walker(context.Background(), l, quiet)
-	w.most = guestwire.MaxChanges
+	w.most, w.reads = guestwire.MaxChanges, mostReads
 	if err := asUser(func() error { return w.lookAt(names, l) }); err != nil {
 		return nil
 	}

@@ -45,13 +45,15 @@ type walker struct {
 	buf    []byte
 	small  map[guestwire.Path][]byte // contents read already, so that most files are opened once
 	room   int                       // bytes small may still take
-	most   int64                     // bytes of entries that may still be looked at; 0: any
+	most   int64                     // bytes of entries that may still be told of; 0: any
+	reads  int64                     // bytes that may still be read, where most is not 0
 }
 
 const (
 	hashBuffer = 128 << 10
 	smallFiles = 4 << 20 // contents kept between the two passes of a scan
 	anEntry    = 256     // bytes of an entry that is to go with an exec's end, about
+	mostReads  = 8 << 20 // bytes that an exec's end may read: some milliseconds' worth
 )
 
 // wholePages is what a file of that size takes without holes.
@@ -403,6 +405,13 @@ func (w *walker) walk(fd int, prefix string, depth int) error {
 	return nil
 }
 
+// looksTheSame reports whether a file has the size and times that it had: most
+// likely it was only read.
+func (w *walker) looksTheSame(p guestwire.Path, n node, size int64) bool {
+	old, ok := w.t.nodes[p]
+	return ok && old.inode == n.inode && old.size == size && old.mtime == n.mtime && old.ctime == n.ctime
+}
+
 // visit takes one entry up.
 func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, depth int) error {
 	n := node{mode: st.Mode & 0o7777, mtime: st.Mtim.Nano(), ctime: st.Ctim.Nano(), inode: st.Ino}
@@ -412,7 +421,13 @@ func (w *walker) visit(fd int, name string, p guestwire.Path, st unix.Stat_t, de
 		return nil
 	}
 	if w.most > 0 {
-		if w.most -= anEntry + st.Size; w.most <= 0 {
+		if w.reads -= st.Size; w.reads <= 0 {
+			return errUnsure
+		}
+		if w.most -= anEntry; !w.looksTheSame(p, n, st.Size) {
+			w.most -= st.Size
+		}
+		if w.most <= 0 {
 			return errUnsure
 		}
 	}

@@ -130,6 +130,7 @@ func mustBeEmpty() error {
 type writer struct {
 	restore bool
 	dirs    []guestwire.Entry
+	buf     []byte // for contents on their way
 	sums    map[guestwire.Path]node // of the contents written, while restoring
 }
 
@@ -164,7 +165,7 @@ func (w *writer) entry(e guestwire.Entry, content io.Reader) error {
 		return w.place(fd, name, e, func(temp string) error { return unix.Symlinkat(string(e.Target), fd, temp) })
 	default:
 		return w.place(fd, name, e, func(temp string) error {
-			sum, err := writeFile(fd, temp, e, content)
+			sum, err := w.file(fd, temp, e, content)
 			if err == nil && w.sums != nil {
 				w.sums[e.Path] = node{size: e.Size, sum: sum}
 			}
@@ -230,14 +231,17 @@ func setTimes(fd int, name string, mtime int64) error {
 	return unix.UtimesNanoAt(fd, name, ts, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func writeFile(fd int, name string, e guestwire.Entry, content io.Reader) (sum [sha256.Size]byte, err error) {
+func (w *writer) file(fd int, name string, e guestwire.Entry, content io.Reader) (sum [sha256.Size]byte, err error) {
 	f, err := unix.Openat(fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return sum, err
 	}
 	defer unix.Close(f)
 	h := newCounted(content)
-	if _, err := io.CopyBuffer(fdWriter(f), h, make([]byte, 64<<10)); err != nil {
+	if w.buf == nil {
+		w.buf = make([]byte, 64<<10)
+	}
+	if _, err := io.CopyBuffer(fdWriter(f), h, w.buf); err != nil {
 		return sum, err
 	}
 	sum = [sha256.Size]byte(h.sum())

@@ -74,8 +74,11 @@ type frameReader struct {
 	data [offsetSize + MaxData]byte
 }
 
+// readAhead is what is read of a connection at once.
+const readAhead = 128 << 10
+
 func newFrameReader(r io.Reader) *frameReader {
-	return &frameReader{r: bufio.NewReaderSize(r, 64<<10)}
+	return &frameReader{r: bufio.NewReaderSize(r, readAhead)}
 }
 
 // next reads one frame. Errors: io.EOF between frames, io.ErrUnexpectedEOF

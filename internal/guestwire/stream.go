@@ -25,6 +25,7 @@ type inbound struct {
 
 	mu    sync.Mutex
 	buf   []byte // bytes from offset read on
+	empty []byte // for buf once it was all read: new memory costs a guest more than what passes through it
 	read  int64  // offset of the next byte the consumer gets
 	acked int64  // what the sender was told
 	ended bool
@@ -56,7 +57,12 @@ func (in *inbound) push(offset int64, data []byte) error {
 	case next+int64(len(data)) > in.acked+Window:
 		return fmt.Errorf("%w: data beyond the window", errFrame)
 	}
-	in.buf = append(in.buf, data...)
+	if len(in.buf) == 0 {
+		in.buf = in.empty
+	}
+	if in.buf = append(in.buf, data...); cap(in.buf) > cap(in.empty) {
+		in.empty = in.buf[:0]
+	}
 	in.signal()
 	return nil
 }
@@ -105,17 +111,18 @@ func (in *inbound) next() (int64, []byte, error) {
 	}
 }
 
+// keptEmpty is what a stream with nothing in it may hold.
+const keptEmpty = 4 * MaxData
+
 // consumed gives n bytes back to the sender's window. The sender is told in
-// steps of a quarter window.
+// steps of half a window.
 func (in *inbound) consumed(n int) {
 	in.mu.Lock()
 	in.read += int64(n)
-	if n == len(in.buf) && cap(in.buf) > MaxData {
-		in.buf = nil // do not hold a window's memory for an idle stream
-	} else {
-		in.buf = in.buf[n:]
+	if in.buf = in.buf[n:]; len(in.buf) == 0 && cap(in.empty) > keptEmpty {
+		in.buf, in.empty = nil, nil // an idle stream does not hold a window's memory
 	}
-	tell := !in.ended && in.err == nil && in.read-in.acked >= Window/4
+	tell := !in.ended && in.err == nil && in.read-in.acked >= Window/2
 	if tell {
 		in.acked = in.read
 	}

@@ -80,8 +80,18 @@ type Restorer interface {
 	// the same tokens and the same random state, and do the same work again. The
 	// caller sees to that.
 	//
+	// vessel is one of the class, which this call uses up whatever comes of it; nil
+	// makes all of it now.
+	//
 	// Codes: as Start, and content_corrupt (the checkpoint is damaged). A
 	// checkpoint of another class, of another version of the runtime or the guest,
 	// or of a sandbox made differently is sandbox_start_failed, and stays so.
-	Restore(ctx context.Context, class Class, dir string) (Sandbox, error)
+	Restore(ctx context.Context, class Class, dir string, vessel Sandbox) (Sandbox, error)
+
+	// Vessel begins a sandbox of the class in which nothing runs until a checkpoint
+	// is restored into it: that part of a Restore which can be done before anybody
+	// knows of what. Until then all that can be done with it is to Kill it.
+	//
+	// Codes: as Start, and not_built.
+	Vessel(ctx context.Context, class Class) (Sandbox, error)
 }

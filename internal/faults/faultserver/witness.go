@@ -30,16 +30,33 @@ func (w *witness) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandb
 }
 
 // Restore implements sandbox.Restorer.
-func (w *witness) Restore(ctx context.Context, class sandbox.Class, dir string) (sandbox.Sandbox, error) {
-	r, ok := w.Driver.(sandbox.Restorer)
-	if !ok {
-		return nil, workbench.E(workbench.CodeNotBuilt, "this driver restores no sandbox")
+func (w *witness) Restore(ctx context.Context, class sandbox.Class, dir string, vessel sandbox.Sandbox) (sandbox.Sandbox, error) {
+	r, err := w.restorer()
+	if err != nil {
+		return nil, err
 	}
-	box, err := r.Restore(ctx, class, dir)
+	box, err := r.Restore(ctx, class, dir, vessel)
 	if err != nil {
 		return nil, err
 	}
 	return w.watch(box), nil
+}
+
+// Vessel implements sandbox.Restorer. No code leaves for one.
+func (w *witness) Vessel(ctx context.Context, class sandbox.Class) (sandbox.Sandbox, error) {
+	r, err := w.restorer()
+	if err != nil {
+		return nil, err
+	}
+	return r.Vessel(ctx, class)
+}
+
+func (w *witness) restorer() (sandbox.Restorer, error) {
+	r, ok := w.Driver.(sandbox.Restorer)
+	if !ok {
+		return nil, workbench.E(workbench.CodeNotBuilt, "this driver restores no sandbox")
+	}
+	return r, nil
 }
 
 func (w *witness) watch(box sandbox.Sandbox) sandbox.Sandbox {

@@ -122,8 +122,25 @@ func notCheckpointed(d *Driver) error {
 		WithHint("gVisor can (make setup builds it); without it a session keeps its files alone")
 }
 
+// Vessel implements sandbox.Restorer. The runtime's kernel is there and has read
+// its configuration; what runs in it comes with the checkpoint.
+func (d *Driver) Vessel(ctx context.Context, class sandbox.Class) (sandbox.Sandbox, error) {
+	if !d.canCheckpoint() {
+		return nil, notCheckpointed(d)
+	}
+	return d.launch(ctx, class, nil, true)
+}
+
 // Restore implements sandbox.Restorer.
-func (d *Driver) Restore(ctx context.Context, class sandbox.Class, dir string) (sandbox.Sandbox, error) {
+func (d *Driver) Restore(ctx context.Context, class sandbox.Class, dir string, vessel sandbox.Sandbox) (sandbox.Sandbox, error) {
+	box, err := d.restore(ctx, class, dir, vessel)
+	if err != nil && vessel != nil {
+		_ = vessel.Kill(context.WithoutCancel(ctx)) // what stays is on record
+	}
+	return box, err
+}
+
+func (d *Driver) restore(ctx context.Context, class sandbox.Class, dir string, vessel sandbox.Sandbox) (sandbox.Sandbox, error) {
 	if !d.canCheckpoint() {
 		return nil, notCheckpointed(d)
 	}
@@ -141,7 +158,7 @@ func (d *Driver) Restore(ctx context.Context, class sandbox.Class, dir string) (
 	// still, and ended.
 	checked := make(chan error, 1)
 	go func() { checked <- from.check() }()
-	box, err := d.launch(ctx, class, from)
+	box, err := d.begin(ctx, class, from, vessel)
 	if damage := <-checked; damage != nil {
 		if err == nil {
 			err = box.Kill(context.WithoutCancel(ctx))
@@ -149,6 +166,66 @@ func (d *Driver) Restore(ctx context.Context, class sandbox.Class, dir string) (
 		return nil, damagedImage(errors.Join(damage, err))
 	}
 	return box, err
+}
+
+// begin starts what a checkpoint holds, in the vessel if that can be: one may have
+// died unseen.
+func (d *Driver) begin(ctx context.Context, class sandbox.Class, from *image, vessel sandbox.Sandbox) (sandbox.Sandbox, error) {
+	if vessel != nil {
+		box, err := d.fill(ctx, class, from, vessel)
+		if err == nil {
+			return box, nil
+		}
+		d.o.Log.Warn("a vessel was of no use", "sandbox", vessel.ID(), "error", err)
+		if err := errors.Join(vessel.Kill(context.WithoutCancel(ctx)), from.check()); err != nil {
+			return nil, err // the vessel may hold some of it, or nothing else can either
+		}
+	}
+	return d.launch(ctx, class, from, false)
+}
+
+// fill has a vessel become what a checkpoint holds. Its caller ends one with which
+// that fails.
+func (d *Driver) fill(ctx context.Context, class sandbox.Class, from *image, vessel sandbox.Sandbox) (sandbox.Sandbox, error) {
+	l, ok := vessel.(*live)
+	if !ok || l.d != d || classOf(l.class) != classOf(class) || !l.use() {
+		return nil, errors.New("not a vessel of the class")
+	}
+	if from.Likeness != l.likeness {
+		return nil, notLike("made for another kind of sandbox")
+	}
+	d.mu.Lock()
+	if err := d.isClosed(); err != nil {
+		d.mu.Unlock()
+		return nil, err
+	}
+	d.starts.Add(1)
+	d.mu.Unlock()
+	defer d.starts.Done()
+	ctx, cancel := context.WithTimeout(ctx, d.o.StartTimeout)
+	defer cancel()
+	lent := l.lend()
+	at := d.site.layout(l.id)
+	args := append(d.flags(at), sameLikeness, "restore", "--image-path", from.dir, "--detach", containerID)
+	said, err := output(ctx, d.o.Binary, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; it said: %q %q", exitText(err), err, said, tailOf(at.runtimeLog()))
+	}
+	if lent {
+		if err := l.takeBack(); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// use takes a vessel for the one restore that it is for.
+func (l *live) use() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.vessel
+	l.vessel = false
+	return was
 }
 
 func damagedImage(cause error) error {

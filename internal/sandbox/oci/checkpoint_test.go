@@ -28,7 +28,7 @@ func (g *standin) MustCheckpoint(dir string) {
 
 func MustRestore(t testing.TB, d *oci.Driver, c sandbox.Class, dir string) *standin {
 	t.Helper()
-	s, err := d.Restore(t.Context(), c, dir)
+	s, err := d.Restore(t.Context(), c, dir, nil)
 	if err != nil {
 		t.Fatalf("restore: %v", err)
 	}
@@ -240,7 +240,7 @@ func TestRestoreRefuses(t *testing.T) {
 			dir := c.MustCopy(t)
 			spoil(t, dir)
 			began := time.Now()
-			if _, err := d.Restore(t.Context(), c.class, dir); !workbench.HasCode(err, code) {
+			if _, err := d.Restore(t.Context(), c.class, dir, nil); !workbench.HasCode(err, code) {
 				t.Errorf("got %v, want %s", err, code)
 			}
 			if took := time.Since(began); took > 30*time.Second {
@@ -294,7 +294,7 @@ func TestRestoreRefuses(t *testing.T) {
 	t.Run("of another class", func(t *testing.T) {
 		other := c.class
 		other.MemoryBytes *= 2
-		if _, err := d.Restore(t.Context(), other, c.MustCopy(t)); !workbench.HasCode(err, workbench.CodeSandboxStart) {
+		if _, err := d.Restore(t.Context(), other, c.MustCopy(t), nil); !workbench.HasCode(err, workbench.CodeSandboxStart) {
 			t.Errorf("got %v, want sandbox_start_failed", err)
 		}
 	})
@@ -303,14 +303,14 @@ func TestRestoreRefuses(t *testing.T) {
 		o.Instance, o.Guest = sandboxtest.NewInstance(), filepath.Join(t.TempDir(), "guest")
 		MustWrite(t, o.Guest, append(MustRead(t, MustStandin(t)), 0))
 		MustRun(t, "chmod", "755", o.Guest)
-		if _, err := MustOpen(t, o).Restore(t.Context(), c.class, c.MustCopy(t)); !workbench.HasCode(err, workbench.CodeSandboxStart) {
+		if _, err := MustOpen(t, o).Restore(t.Context(), c.class, c.MustCopy(t), nil); !workbench.HasCode(err, workbench.CodeSandboxStart) {
 			t.Errorf("got %v, want sandbox_start_failed", err)
 		}
 	})
 	t.Run("given up", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
-		if _, err := d.Restore(ctx, c.class, c.MustCopy(t)); !workbench.HasCode(err, workbench.CodeCancelled) {
+		if _, err := d.Restore(ctx, c.class, c.MustCopy(t), nil); !workbench.HasCode(err, workbench.CodeCancelled) {
 			t.Errorf("got %v, want request_cancelled", err)
 		}
 		if left, err := d.List(t.Context()); err != nil || len(left) != 0 {

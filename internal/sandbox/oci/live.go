@@ -28,7 +28,8 @@ type live struct {
 	class    sandbox.Class
 	image    sandbox.Image // the class's, with its paths resolved
 	idRange  uint32
-	from     *image // what it was restored from; nil for a new one
+	from     *image // what it is restored from as it starts; nil for another
+	vessel   bool   // nothing runs in it yet; guarded by mu
 	likeness string // see Driver.likeness
 	group    *cgroup.Group
 	init     *os.File // pidfd of the first process
@@ -92,6 +93,10 @@ func (e *sandboxEnds) close() {
 	}
 }
 
+// pipeSize is what the guest protocol's pipes hold, if the host lets them: files
+// pass through them, and each time one is full or empty costs two hand-overs.
+const pipeSize = 256 << 10
+
 // openPipes makes the sandbox's three pipes and begins to read its stderr.
 func (l *live) openPipes() (*sandboxEnds, error) {
 	ends := &sandboxEnds{}
@@ -106,6 +111,11 @@ func (l *live) openPipes() (*sandboxEnds, error) {
 	if l.stderrEnd, ends.stderr, err = os.Pipe(); err != nil {
 		ends.close()
 		return nil, err
+	}
+	for _, f := range []*os.File{l.stream.in, l.stream.out} {
+		if raw, err := f.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
+		}
 	}
 	l.d.workers.Go(func() {
 		defer close(l.drained)

@@ -68,7 +68,7 @@ func ownerProcess() {
 			panic(err)
 		}
 		fmt.Println("restoring")
-		if s, err = d.Restore(context.Background(), order.Class, order.Checkpoint); err != nil {
+		if s, err = d.Restore(context.Background(), order.Class, order.Checkpoint, nil); err != nil {
 			panic(err)
 		}
 	}

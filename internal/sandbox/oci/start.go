@@ -19,11 +19,12 @@ import (
 
 // Start implements sandbox.Driver.
 func (d *Driver) Start(ctx context.Context, class sandbox.Class) (sandbox.Sandbox, error) {
-	return d.launch(ctx, class, nil)
+	return d.launch(ctx, class, nil, false)
 }
 
-// launch starts a sandbox, as a new one or as what a checkpoint holds.
-func (d *Driver) launch(ctx context.Context, class sandbox.Class, from *image) (sandbox.Sandbox, error) {
+// launch starts a sandbox, as a new one, as what a checkpoint holds, or as a
+// vessel.
+func (d *Driver) launch(ctx context.Context, class sandbox.Class, from *image, vessel bool) (sandbox.Sandbox, error) {
 	if err := checkClass(class); err != nil {
 		return nil, workbench.E(workbench.CodeSizeUnavailable, "this size cannot be started").Caused(err)
 	}
@@ -51,7 +52,7 @@ func (d *Driver) launch(ctx context.Context, class sandbox.Class, from *image) (
 		return nil, err
 	}
 	l := newLive(d, id, class, idRange)
-	l.image, l.from = img, from
+	l.image, l.from, l.vessel = img, from, vessel
 	d.live[id] = l // before anything exists, so that a Reap leaves it alone
 	d.starts.Add(1)
 	d.mu.Unlock()
@@ -113,12 +114,9 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 		return err
 	}
 	defer outside.close()
-	// gVisor loads with several threads. With a share of one CPU it would stand
-	// still for half of every period, and somebody waits for it. A host that bounds
-	// the server itself to less (version 1) refuses: then it takes that long.
-	lent := l.from != nil && group.SetCPUs(max(l.class.CPUs, restoreCPUs)) == nil
+	lent := l.from != nil && l.lend()
 	err = invocation{
-		binary: d.o.Binary, args: d.o.Weaken.args(d.startArgs(at, l.from)), dir: at.dir,
+		binary: d.o.Binary, args: d.o.Weaken.args(d.startArgs(at, l)), dir: at.dir,
 		stdin: outside.stdin, stdout: outside.stdout, stderr: outside.stderr, passed: passed(code),
 	}.run(ctx)
 	outside.close()
@@ -129,8 +127,8 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 		return d.explain(l, at, fmt.Errorf("the runtime reported success: %w", err))
 	}
 	if lent {
-		if err := group.SetCPUs(l.class.CPUs); err != nil {
-			return fmt.Errorf("take processors back: %w", err)
+		if err := l.takeBack(); err != nil {
+			return err
 		}
 	}
 	l.watch()
@@ -140,15 +138,37 @@ func (d *Driver) start(ctx context.Context, l *live) error {
 // restoreCPUs is what a sandbox may use while it is restored.
 const restoreCPUs = 4
 
-// startArgs is the runtime's command line: make, start and leave.
-func (d *Driver) startArgs(at layout, from *image) []string {
-	command := []string{"run"}
-	if from != nil {
-		// What is compared is likeness: the host ids of the mapping, which gVisor
-		// would compare too, are another range each time.
-		command = []string{"--restore-spec-validation=warning", "restore", "--image-path", from.dir}
+// lend gives a sandbox more processors while it is restored, and reports whether
+// they are to be taken back. gVisor loads with several threads. With a share of
+// one CPU it would stand still for half of every period, and somebody waits for it.
+// A host that bounds the server itself to less (version 1) refuses: then it takes
+// that long.
+func (l *live) lend() bool {
+	return l.group.SetCPUs(max(l.class.CPUs, restoreCPUs)) == nil
+}
+
+func (l *live) takeBack() error {
+	if err := l.group.SetCPUs(l.class.CPUs); err != nil {
+		return fmt.Errorf("take processors back: %w", err)
 	}
-	command = append(command, "--detach", "--bundle", at.bundle(), "--pid-file", at.pidFile())
+	return nil
+}
+
+// sameLikeness goes before the command of every sandbox that is restored: what is
+// compared is likeness. The host ids of the mapping, which gVisor would compare
+// too, are another range each time.
+const sameLikeness = "--restore-spec-validation=warning"
+
+// startArgs is the runtime's command line: make, start and leave.
+func (d *Driver) startArgs(at layout, l *live) []string {
+	command := []string{"run", "--detach"}
+	switch {
+	case l.from != nil:
+		command = []string{sameLikeness, "restore", "--image-path", l.from.dir, "--detach"}
+	case l.vessel:
+		command = []string{sameLikeness, "create"}
+	}
+	command = append(command, "--bundle", at.bundle(), "--pid-file", at.pidFile())
 	if d.boundsCode() {
 		command = append(command, "--preserve-fds", "3")
 	}

@@ -10,10 +10,13 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 )
@@ -22,13 +25,16 @@ import (
 // by the same sandboxes.
 type Kind struct {
 	Class  sandbox.Class
-	Limits guestwire.SandboxLimits
+	Limits guestwire.SandboxLimits // zero for a vessel
+	// Vessel: it waits for a checkpoint to be restored into it. Only a driver that
+	// is a sandbox.Restorer makes some.
+	Vessel bool
 }
 
-// Warm is a sandbox that is ready to be bound.
+// Warm is a sandbox that is ready to be bound, or to be restored into.
 type Warm struct {
 	Box  sandbox.Sandbox
-	Wire *guestwire.Client
+	Wire *guestwire.Client // nil for a vessel
 }
 
 // Options wires a Pool. Log and Metrics may be nil.
@@ -46,7 +52,7 @@ type Options struct {
 type Metrics interface {
 	// Claimed counts a session that wanted a warm sandbox; hit: it got one.
 	Claimed(hit bool)
-	// Warm is how many are ready now.
+	// Warm is how many are ready now. A vessel is none.
 	Warm(n int)
 }
 
@@ -123,6 +129,33 @@ func (p *Pool) Keep(name string, k Kind, n int) {
 	p.poke()
 }
 
+// KeepVessels has one vessel of each of the kinds kept ready, and none of others.
+func (p *Pool) KeepVessels(kinds []Kind) {
+	wanted := map[string]Kind{}
+	for _, k := range kinds {
+		wanted[fmt.Sprintf("vessel %v", k.Class)] = k
+	}
+	p.mu.Lock()
+	var over []*Warm
+	for name, s := range p.shelf {
+		if _, ok := wanted[name]; s.kind.Vessel && !ok {
+			over = append(over, s.ready...)
+			delete(p.shelf, name)
+			p.order = slices.DeleteFunc(p.order, func(n string) bool { return n == name })
+		}
+		if s.kind.Vessel {
+			delete(wanted, name)
+		}
+	}
+	p.mu.Unlock()
+	for _, w := range over {
+		p.end(w)
+	}
+	for name, k := range wanted {
+		p.Keep(name, k, 1)
+	}
+}
+
 // Claim takes a sandbox of the kind out of the pool, with its place. It returns
 // nil where there is none; a kind that nobody keeps is not counted as missed.
 func (p *Pool) Claim(k Kind) *Warm {
@@ -142,27 +175,38 @@ func (p *Pool) Claim(k Kind) *Warm {
 			p.counted()
 			p.poke()
 			if w.lives() {
-				p.o.Metrics.Claimed(true)
+				p.claimed(k, true)
 				return w
 			}
 			p.work.Go(func() { p.end(w) })
 		}
 	}
 	if kept {
-		p.o.Metrics.Claimed(false)
+		p.claimed(k, false)
 	}
 	return nil
+}
+
+func (p *Pool) claimed(k Kind, hit bool) {
+	if !k.Vessel {
+		p.o.Metrics.Claimed(hit)
+	}
 }
 
 // lull is how long the start of another sandbox waits after a claim, while there
 // are more: it takes the processors from the first run in the one claimed.
 const lull = 40 * time.Millisecond
 
+// vesselLull is the same for a vessel, which is seldom needed again soon.
+const vesselLull = time.Second
+
 // claimed puts the next start off, unless the last sandbox is gone or starts
 // fail, which has a pause of its own.
 func (s *shelf) claimed() {
 	switch {
 	case s.pause > 0:
+	case s.kind.Vessel:
+		s.again = time.Now().Add(vesselLull)
 	case len(s.ready) > 0:
 		s.again = time.Now().Add(lull)
 	default:
@@ -170,17 +214,21 @@ func (s *shelf) claimed() {
 	}
 }
 
-// Yield ends one sandbox to make room for a session that needs another kind.
-// It reports whether there was one; its place is free then.
+// Yield ends one sandbox to make room for a session that needs another kind, a
+// vessel first: a return is only slower without. It reports whether there was
+// one; its place is free then.
 func (p *Pool) Yield() bool {
 	p.mu.Lock()
-	var w *Warm
+	var from *shelf
 	for _, name := range p.order {
-		if s := p.shelf[name]; len(s.ready) > 0 {
-			w = s.ready[len(s.ready)-1]
-			s.ready = s.ready[:len(s.ready)-1]
-			break
+		if s := p.shelf[name]; len(s.ready) > 0 && (from == nil || s.kind.Vessel && !from.kind.Vessel) {
+			from = s
 		}
+	}
+	var w *Warm
+	if from != nil {
+		w = from.ready[len(from.ready)-1]
+		from.ready = from.ready[:len(from.ready)-1]
 	}
 	p.counted()
 	p.mu.Unlock()
@@ -214,16 +262,26 @@ func (w *Warm) lives() bool {
 	select {
 	case <-w.Box.Done():
 		return false
-	case <-w.Wire.Done():
+	case <-w.wireDone():
 		return false
 	default:
 		return true
 	}
 }
 
+// wireDone is closed when its guest does not answer any more.
+func (w *Warm) wireDone() <-chan struct{} {
+	if w.Wire == nil {
+		return nil
+	}
+	return w.Wire.Done()
+}
+
 // end removes a sandbox and gives its place back.
 func (p *Pool) end(w *Warm) {
-	_ = w.Wire.Close()
+	if w.Wire != nil {
+		_ = w.Wire.Close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), killWithin)
 	defer cancel()
 	if err := w.Box.Kill(ctx); err != nil { // the driver's reaper tries again
@@ -236,7 +294,9 @@ func (p *Pool) end(w *Warm) {
 func (p *Pool) counted() {
 	n := 0
 	for _, s := range p.shelf {
-		n += len(s.ready)
+		if !s.kind.Vessel {
+			n += len(s.ready)
+		}
 	}
 	p.o.Metrics.Warm(n)
 }
@@ -314,6 +374,8 @@ func (p *Pool) tried(name string, k Kind, err error) time.Duration {
 	defer p.mu.Unlock()
 	s := p.shelf[name]
 	switch {
+	case s == nil:
+		return 0 // nobody wants it any more
 	case err == nil:
 		s.pause, s.again = 0, time.Time{}
 	case s.kind == k: // another kind may start
@@ -327,7 +389,7 @@ func (p *Pool) tried(name string, k Kind, err error) time.Duration {
 func (p *Pool) put(name string, k Kind, w *Warm) {
 	p.mu.Lock()
 	s := p.shelf[name]
-	wanted := !p.closed && s.kind == k && len(s.ready) < s.want
+	wanted := !p.closed && s != nil && s.kind == k && len(s.ready) < s.want
 	if wanted {
 		s.ready = append(s.ready, w)
 	}
@@ -341,7 +403,7 @@ func (p *Pool) put(name string, k Kind, w *Warm) {
 		select {
 		case <-w.Box.Done():
 			p.poke()
-		case <-w.Wire.Done():
+		case <-w.wireDone():
 			p.poke()
 		case <-p.ctx.Done():
 		}
@@ -365,6 +427,17 @@ func (p *Pool) rest(d time.Duration) {
 func Start(ctx context.Context, d sandbox.Driver, k Kind) (w *Warm, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
+	if k.Vessel {
+		r, can := d.(sandbox.Restorer)
+		if !can {
+			return nil, workbench.E(workbench.CodeNotBuilt, "%s restores no sandbox", d.Name())
+		}
+		box, err := r.Vessel(ctx, k.Class)
+		if err != nil {
+			return nil, err
+		}
+		return &Warm{Box: box}, nil
+	}
 	box, err := d.Start(ctx, k.Class)
 	if err != nil {
 		return nil, err

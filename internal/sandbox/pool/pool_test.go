@@ -53,6 +53,14 @@ func (w driver) Start(ctx context.Context, c sandbox.Class) (sandbox.Sandbox, er
 	return w.Driver.Start(ctx, c)
 }
 
+func (w driver) Vessel(ctx context.Context, c sandbox.Class) (sandbox.Sandbox, error) {
+	return w.Driver.(sandbox.Restorer).Vessel(ctx, c)
+}
+
+func (w driver) Restore(ctx context.Context, c sandbox.Class, dir string, vessel sandbox.Sandbox) (sandbox.Sandbox, error) {
+	return w.Driver.(sandbox.Restorer).Restore(ctx, c, dir, vessel)
+}
+
 func (w *world) reserve() bool {
 	if w.places.Add(1) > w.most {
 		w.places.Add(-1)
@@ -254,4 +262,60 @@ func TestPoolGoesOnBesideAKindThatDoesNotStart(t *testing.T) {
 	w.await(t, 2)
 	w.failClass.Store(-1)
 	w.await(t, 3)
+}
+
+// TestPoolKeepsVessels: one for each kind that is named, which counts neither as
+// warm nor as hit, and is the first to make room.
+func TestPoolKeepsVessels(t *testing.T) {
+	w := mustWorld(t, 3)
+	vessel, other := pool.Kind{Class: w.kind.Class, Vessel: true}, pool.Kind{Class: w.kind.Class, Vessel: true}
+	other.Class.Tasks--
+	mustClaim := func(k pool.Kind) *pool.Warm {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if c := w.Claim(k); c != nil {
+				return c
+			}
+		}
+		t.Fatal("no vessel")
+		return nil
+	}
+	drop := func(c *pool.Warm) {
+		t.Helper()
+		if err := c.Box.Kill(t.Context()); err != nil {
+			t.Error(err)
+		}
+		w.places.Add(-1)
+	}
+	w.Keep("standard", w.kind, 1)
+	w.await(t, 1)
+	w.KeepVessels([]pool.Kind{vessel, other})
+	for range 2 { // it is replaced
+		drop(mustClaim(vessel))
+	}
+	mustTake := mustClaim(other)
+	w.use(t, w.Claim(w.kind))
+	drop(mustTake)
+	w.await(t, 1)
+	for deadline := time.Now().Add(30 * time.Second); w.places.Load() != 3; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d places are taken, want 3", w.places.Load())
+		}
+	}
+	if h, m, n := w.hits.Load(), w.misses.Load(), w.warm.Load(); h != 1 || m != 0 || n != 1 {
+		t.Errorf("%d hits, %d misses, %d warm; want 1, 0 and 1", h, m, n)
+	}
+	w.Yield()
+	if n := w.warm.Load(); n != 1 {
+		t.Errorf("%d warm after one made room, want 1: a vessel goes first", n)
+	}
+	w.KeepVessels(nil)
+	for deadline := time.Now().Add(30 * time.Second); w.places.Load() != 1; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d places are taken by what nobody wants, want 1", w.places.Load())
+		}
+	}
+	if w.Claim(vessel) != nil || w.Claim(other) != nil {
+		t.Error("a vessel that nobody wants was handed out")
+	}
 }

@@ -31,6 +31,7 @@ func (s Suite) checkpoint(t *testing.T) {
 	t.Run("time that passed meanwhile is no program's", func(t *testing.T) { s.timeStands(t, d) })
 	t.Run("limits, numbers and kill work again", func(t *testing.T) { s.heldAgain(t, d) })
 	t.Run("while code is busy", func(t *testing.T) { s.busyCode(t, d) })
+	t.Run("in a vessel", func(t *testing.T) { s.inVessel(t, d) })
 	t.Run("many times in a row", func(t *testing.T) { s.manyCycles(t, d) })
 }
 
@@ -42,7 +43,10 @@ func (s Suite) noCheckpoint(t *testing.T, d sandbox.Driver) {
 		}
 	}
 	if r, ok := d.(sandbox.Restorer); ok {
-		if _, err := r.Restore(t.Context(), box.Sandbox.Class(), MustMemoryDir(t)); !workbench.HasCode(err, workbench.CodeNotBuilt) {
+		if _, err := r.Vessel(t.Context(), box.Sandbox.Class()); !workbench.HasCode(err, workbench.CodeNotBuilt) {
+			t.Errorf("vessel: %v, want not_built", err)
+		}
+		if _, err := r.Restore(t.Context(), box.Sandbox.Class(), MustMemoryDir(t), nil); !workbench.HasCode(err, workbench.CodeNotBuilt) {
 			t.Errorf("restore: %v, want not_built", err)
 		}
 	}
@@ -83,7 +87,12 @@ func (s *Session) MustCheckpoint(t testing.TB) string {
 // paused.
 func (s *Session) MustRestore(t testing.TB, d sandbox.Driver, dir string) *Session {
 	t.Helper()
-	box, err := d.(sandbox.Restorer).Restore(t.Context(), s.Sandbox.Class(), dir)
+	return s.mustRestore(t, d, dir, nil)
+}
+
+func (s *Session) mustRestore(t testing.TB, d sandbox.Driver, dir string, vessel sandbox.Sandbox) *Session {
+	t.Helper()
+	box, err := d.(sandbox.Restorer).Restore(t.Context(), s.Sandbox.Class(), dir, vessel)
 	if err != nil {
 		t.Fatalf("restore: %v", err)
 	}
@@ -349,7 +358,14 @@ func (s Suite) heldAgain(t *testing.T, d sandbox.Driver) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	back := box.MustSuspend(t, d)
+	vessel := mustVessel(t, d, box.Sandbox.Class())
+	back := box.mustRestore(t, d, box.MustCheckpoint(t), vessel)
+	if err := back.Client.ResumeAll(t.Context()); err != nil {
+		t.Fatalf("resume: %v", err)
+	}
+	if back.Sandbox.ID() != vessel.ID() {
+		t.Errorf("restored as %s, not in the vessel %s", back.Sandbox.ID(), vessel.ID())
+	}
 	after, err := back.Sandbox.Stats(t.Context())
 	if err != nil || after.MemoryLimit != before.MemoryLimit || after.MemoryBytes <= 0 || after.CPU <= 0 || after.Tasks <= 0 {
 		t.Errorf("stats %+v, %v; want the limit %d and what it uses", after, err, before.MemoryLimit)
@@ -382,6 +398,64 @@ func (s Suite) heldAgain(t *testing.T, d sandbox.Driver) {
 		t.Errorf("kill: %v", err)
 	}
 	MustNothingLeft(t, back.Sandbox.ID(), 0)
+}
+
+// mustVessel makes a vessel that goes with the test.
+func mustVessel(t testing.TB, d sandbox.Driver, c sandbox.Class) sandbox.Sandbox {
+	t.Helper()
+	v, err := d.(sandbox.Restorer).Vessel(t.Context(), c)
+	if err != nil {
+		t.Fatalf("vessel: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := v.Kill(background(t)); err != nil {
+			t.Errorf("kill: %v", err)
+		}
+	})
+	return v
+}
+
+// A vessel is used once, for its class; one that is of no use costs nothing but
+// time.
+func (s Suite) inVessel(t *testing.T, d sandbox.Driver) {
+	class := Standard(s.Image)
+	box := MustBind(t, d, class)
+	box.MustLive(t, "ctx", "kept = 'still here'\n", 0)
+	once := mustVessel(t, d, class)
+	box = box.mustRestore(t, d, box.MustCheckpoint(t), once)
+	other := class
+	other.MemoryBytes *= 2
+	dead := mustVessel(t, d, class)
+	if err := dead.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		vessel sandbox.Sandbox
+	}{{"used", once}, {"of another class", mustVessel(t, d, other)}, {"dead", dead}} {
+		back := box.mustRestore(t, d, box.MustCheckpoint(t), c.vessel)
+		if err := back.Client.ResumeAll(t.Context()); err != nil {
+			t.Fatalf("%s: resume: %v", c.name, err)
+		}
+		if back.Sandbox.ID() == c.vessel.ID() {
+			t.Errorf("%s: restored in it", c.name)
+		}
+		if got := back.MustAsk(t, "ctx", "kept"); got != "'still here'" {
+			t.Errorf("%s: the variable is %s", c.name, got)
+		}
+		MustNothingLeft(t, c.vessel.ID(), 0)
+		box = back
+	}
+	t.Run("nothing is left of one", func(t *testing.T) {
+		v := mustVessel(t, d, class)
+		if len(Leftovers(v.ID())) == 0 {
+			t.Error("nothing carries its id: the check below would pass vacuously")
+		}
+		if err := v.Kill(t.Context()); err != nil {
+			t.Error(err)
+		}
+		MustNothingLeft(t, v.ID(), 0)
+	})
 }
 
 // However busy the code inside is, it is checkpointed and goes on.
