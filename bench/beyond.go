@@ -9,11 +9,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/workbenchdev/workbench"
 	sdk "github.com/workbenchdev/workbench/sdk/go"
@@ -191,12 +194,14 @@ func (w *world) memory(ctx context.Context, sandbox, what string) (idle, error) 
 	return m, nil
 }
 
-// measure adds up a sandbox's processes.
+// measure adds up a sandbox's processes. An address space that several have counts
+// once: gVisor runs the threads of a program in processes that share one.
 func (m *idle) measure(sandbox string) error {
 	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
 		return err
 	}
+	var counted []int
 	for _, file := range groups {
 		raw, err := os.ReadFile(file)
 		if err != nil || !bytes.Contains(raw, []byte(sandbox)) {
@@ -207,6 +212,14 @@ func (m *idle) measure(sandbox string) error {
 			continue
 		}
 		m.Processes++
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(counted, func(other int) bool { return sharesMemory(pid, other) }) {
+			continue
+		}
+		counted = append(counted, pid)
 		for line := range strings.Lines(string(rollup)) {
 			if f := strings.Fields(line); len(f) == 3 && f[0] == "Pss:" {
 				kib, err := strconv.ParseFloat(f[1], 64)
@@ -218,6 +231,14 @@ func (m *idle) measure(sandbox string) error {
 		}
 	}
 	return nil
+}
+
+// sharesMemory reports whether two processes have one address space; a kernel that
+// does not tell says no.
+func sharesMemory(a, b int) bool {
+	const kcmpVM = 1
+	differs, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpVM, 0, 0, 0)
+	return errno == 0 && differs == 0
 }
 
 // transfer is the speed of one kind of file transfer.

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 )
@@ -117,5 +119,18 @@ func TestOneThatFailsStopsNoOther(t *testing.T) {
 	}
 	if r := rows[2]; r.Samples != 7 || r.Failed != 4 || r.NotMeasured != "failed: broke" {
 		t.Errorf("breaks: %+v", r)
+	}
+}
+
+// TestSharesMemory: a process has its own memory, and nobody else's.
+func TestSharesMemory(t *testing.T) {
+	other := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Wait() }()
+	defer func() { _ = other.Process.Kill() }()
+	if me := os.Getpid(); !sharesMemory(me, me) || sharesMemory(me, other.Process.Pid) {
+		t.Error("the address spaces of two processes are not told apart")
 	}
 }

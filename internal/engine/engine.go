@@ -355,5 +355,5 @@ func (noMetrics) RunEnded(string, string, time.Duration, time.Duration) {}
 func (noMetrics) Committed(time.Duration)                               {}
 func (noMetrics) SandboxStarted(string, time.Duration)                  {}
 func (noMetrics) Claimed(bool)                                          {}
-func (noMetrics) Warm(int)                                              {}
+func (noMetrics) Warm(int, int)                                         {}
 func (noMetrics) Live(int, int)                                         {}

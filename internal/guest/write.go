@@ -130,7 +130,7 @@ func mustBeEmpty() error {
 type writer struct {
 	restore bool
 	dirs    []guestwire.Entry
-	buf     []byte // for contents on their way
+	buf     []byte                  // for contents on their way
 	sums    map[guestwire.Path]node // of the contents written, while restoring
 }
 

@@ -29,6 +29,7 @@ type Metrics struct {
 	startTime *prometheus.HistogramVec
 	claims    *prometheus.CounterVec
 	warm      prometheus.Gauge
+	vessels   prometheus.Gauge
 	sandboxes prometheus.Gauge
 	running   prometheus.Gauge
 }
@@ -61,12 +62,13 @@ func NewMetrics() *Metrics {
 		claims: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "warm_claims_total",
 			Help: "Sessions that needed a sandbox of a kind kept warm, by whether one was ready (hit, miss)."}, []string{"outcome"}),
 		warm:      prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "warm_sandboxes", Help: "Sandboxes ready for new sessions now."}),
+		vessels:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "vessels", Help: "Sandboxes begun ahead for suspended sessions that return with their memory."}),
 		sandboxes: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "sandboxes", Help: "Sandboxes alive now."}),
 		running:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "runs_running", Help: "Runs that execute now."}),
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m.requests, m.latency, m.bytesIn, m.bytesOut, m.streams, m.runs, m.queued, m.ran, m.committed, m.starts, m.startTime,
-		m.claims, m.warm, m.sandboxes, m.running, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.claims, m.warm, m.vessels, m.sandboxes, m.running, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.Handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
 }
@@ -108,8 +110,12 @@ func (m *Metrics) Claimed(hit bool) {
 	m.claims.WithLabelValues(outcome).Inc()
 }
 
-// Warm sets how many sandboxes are ready for new sessions.
-func (m *Metrics) Warm(n int) { m.warm.Set(float64(n)) }
+// Warm sets how many sandboxes are ready for new sessions, and how many vessels
+// for those that return with their memory.
+func (m *Metrics) Warm(sandboxes, vessels int) {
+	m.warm.Set(float64(sandboxes))
+	m.vessels.Set(float64(vessels))
+}
 
 // Live sets how many sandboxes are alive and how many runs execute.
 func (m *Metrics) Live(sandboxes, running int) {

@@ -52,8 +52,8 @@ type Options struct {
 type Metrics interface {
 	// Claimed counts a session that wanted a warm sandbox; hit: it got one.
 	Claimed(hit bool)
-	// Warm is how many are ready now. A vessel is none.
-	Warm(n int)
+	// Warm is how many are ready now, and how many vessels besides.
+	Warm(sandboxes, vessels int)
 }
 
 const (
@@ -292,13 +292,15 @@ func (p *Pool) end(w *Warm) {
 
 // counted tells the metrics; the caller holds mu.
 func (p *Pool) counted() {
-	n := 0
+	sandboxes, vessels := 0, 0
 	for _, s := range p.shelf {
-		if !s.kind.Vessel {
-			n += len(s.ready)
+		if s.kind.Vessel {
+			vessels += len(s.ready)
+		} else {
+			sandboxes += len(s.ready)
 		}
 	}
-	p.o.Metrics.Warm(n)
+	p.o.Metrics.Warm(sandboxes, vessels)
 }
 
 func (p *Pool) poke() {
@@ -469,5 +471,5 @@ func (e *StartError) Unwrap() error { return e.Err }
 
 type noMetrics struct{}
 
-func (noMetrics) Claimed(bool) {}
-func (noMetrics) Warm(int)     {}
+func (noMetrics) Claimed(bool)  {}
+func (noMetrics) Warm(int, int) {}
