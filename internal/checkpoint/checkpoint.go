@@ -5,10 +5,9 @@
 // was sealed for. It knows no runtime: files of a directory are bytes to it.
 //
 // A sealed checkpoint is a sealed object of kind "checkpoint" whose plaintext is
-// an S2 stream (pages of programs compress to about a third, and what is not
-// written costs no encryption and no fsync; S2 because somebody waits while it is
-// unpacked, which takes a third of the time that zstd's fastest level takes) of
-// records:
+// an S2 stream (pages of programs compress to about half, and what is not written
+// costs no encryption and no fsync; S2 because somebody waits while it is unpacked,
+// which takes half of the time that zstd's fastest level takes) of records:
 //
 //	"WBCK", version 2 (1 byte)
 //	per file: length of the name (uint8, not 0), name, size (uint64), bytes

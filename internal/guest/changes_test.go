@@ -294,6 +294,22 @@ func TestUntouched(t *testing.T) {
 			t.Errorf("an end told of %d bytes", len(o.Changes.Records))
 		}
 		_, last = s.scan(t, last.Token)
+		said = false
+		for i := 0; i < 100 && !said; i++ { // larger than an end may tell, and only read
+			o := s.code(t, workbench.Python, "open('large', 'rb').read()")
+			f, now := s.scan(t, last.Token)
+			told("read", o, f)
+			said, last = o.Changes != nil || o.Untouched != "", now
+		}
+		if !said {
+			t.Error("no end of 100 told that a large file was only read")
+		}
+		o := s.code(t, workbench.Python, "import mmap\nwith open('large', 'r+b') as f: m = mmap.mmap(f.fileno(), 0); m[99_999] = 1")
+		f, now := s.scan(t, last.Token)
+		if o.Changes != nil || o.Untouched != "" || !slices.Equal(f.order, []string{"modified large"}) {
+			t.Errorf("a large file that was mapped and written: the end told %+v %q, a scan %q", o.Changes, o.Untouched, f.order)
+		}
+		last = now
 		f, after := s.scan(t, last.Token)
 		if len(f.order) > 0 || after.Complete {
 			t.Errorf("%q, complete %v after nothing", f.order, after.Complete)
