@@ -183,8 +183,13 @@ func TestJavaScriptContext(t *testing.T) {
 			{lang: ts, source: "interface P { n: number }\nconst p: P = { n: 3 };\nenum E { A = 4 }\np.n + E.A", shown: []string{"result 7"}},
 			{lang: ts, source: "import { join } from 'node:path';"},
 			{lang: ts, source: "join('a', 'b') as string", shown: []string{"result 'a/b'"}},
-			{lang: ts, source: "const q: number = ;", exit: 1, stderr: "[ERROR] Unexpected"},
+			{lang: ts, source: "const q: number = ;", exit: 1, stderr: "cell-18.ts:1:19\nconst q: number = ;\n                  ^\n\nSyntaxError: Unexpected \";\"\n",
+				shown: []string{"error SyntaxError: Unexpected \";\" (cell-18.ts:1:19)"}},
 			{lang: js, source: "p.n", shown: []string{"result 3"}},
+			{lang: ts, source: "// one\n// two\ninterface A { n: number }\n\nthrow new Error('at five')", exit: 1, stderr: "cell-20.ts:5:"},
+			{lang: ts, source: "import { readFileSync } from 'node:fs'\ntype T =\n  string\n\nreadFileSync('nope')", exit: 1, stderr: "cell-21.ts:5:"},
+			{lang: ts, source: "enum D {\n  A,\n  B,\n}\nconst u = 1\nthrow new Error('at six')", exit: 1, stderr: "cell-22.ts:6:"},
+			{lang: ts, source: "interface B { n: number }\n\nconst t = `a;\n  ${[1,\n  2]}\n;b {`\nt", shown: []string{"result 'a;\\n  1,2\\n;b {'"}},
 		} {
 			o := s.cell(t, "js", c.lang, c.source)
 			o.want(t, c.exit, c.stdout)

@@ -340,27 +340,6 @@ func signalName(s unix.Signal) string {
 	return fmt.Sprintf("SIG%d", int(s))
 }
 
-// compileError is a failure of the user's code before it could run.
-type compileError struct{ text string }
-
-func (c *compileError) Error() string { return c.text }
-
-func (e *execution) compileFailed(c *compileError) guestwire.ExecResult {
-	e.x.Started()
-	_, _ = e.x.Stderr.Write([]byte(c.text)) // fails only after Close
-	message, _, _ := cutLine(c.text)
-	return guestwire.ExecResult{ExitCode: 1, Reason: workbench.ReasonCompile, Message: message, Duration: time.Since(e.start)}
-}
-
-func cutLine(s string) (first, rest string, more bool) {
-	for i := range len(s) {
-		if s[i] == '\n' {
-			return s[:i], s[i+1:], true
-		}
-	}
-	return s, "", false
-}
-
 // find returns a running exec. Code: not_found.
 func (s *supervisor) find(id string) (*execution, error) {
 	s.mu.Lock()

@@ -157,7 +157,7 @@ func TestTypeScript(t *testing.T) {
 		}
 		t.Run("syntax error", func(t *testing.T) {
 			o := s.code(t, workbench.TypeScript, "const a: number = ;\n")
-			if o.ExitCode != 1 || o.Reason != workbench.ReasonCompile || !strings.Contains(o.stderr, "main.ts:1:18") || !strings.Contains(o.stderr, "const a: number = ;") {
+			if o.ExitCode != 1 || o.Reason != workbench.ReasonCompile || !strings.Contains(o.stderr, "main.ts:1:19\nconst a: number = ;\n                  ^") || !strings.Contains(o.stderr, "const a: number = ;") {
 				t.Errorf("%+v %q", o.ExecResult, o.stderr)
 			}
 		})

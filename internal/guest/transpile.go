@@ -156,11 +156,22 @@ func transpileMain() int {
 	return 0
 }
 
-// complain shows what is wrong with the program.
+// complain shows what is wrong with the program: where, what, and the line.
 func complain(errors []api.Message) int {
-	shown := errors[:min(len(errors), maxMessages)]
-	for _, m := range api.FormatMessages(shown, api.FormatMessagesOptions{Kind: api.ErrorMessage}) {
-		fmt.Fprint(os.Stderr, strings.TrimLeft(m, "\n"))
+	for _, m := range errors[:min(len(errors), maxMessages)] {
+		at := m.Location
+		if at == nil {
+			fmt.Fprintf(os.Stderr, "SyntaxError: %s\n", m.Text)
+			continue
+		}
+		line := []byte(at.LineText)
+		mark := bytes.Map(func(r rune) rune {
+			if r == '\t' {
+				return r
+			}
+			return ' '
+		}, line[:min(at.Column, len(line))])
+		fmt.Fprintf(os.Stderr, "%s:%d:%d\n%s\n%s^\n\nSyntaxError: %s\n", at.File, at.Line, at.Column+1, line, mark, m.Text)
 	}
 	return 2
 }
@@ -175,12 +186,18 @@ func transpileCellMain(name string, source []byte) int {
 		TreeShaking: api.TreeShakingFalse,
 		Charset:     api.CharsetUTF8,
 		TsconfigRaw: `{"compilerOptions":{"verbatimModuleSyntax":true}}`,
+		Sourcemap:   api.SourceMapExternal,
 		LogLevel:    api.LogLevelSilent,
 	})
 	if len(result.Errors) > 0 {
 		return complain(result.Errors)
 	}
-	if _, err := os.Stdout.Write(result.Code); err != nil {
+	code, err := onTheirLines(result.Code, result.Map)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if _, err := os.Stdout.Write(code); err != nil {
 		return 1
 	}
 	return 0
