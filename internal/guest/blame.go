@@ -1,8 +1,12 @@
 package guest
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // stays reports whether too much memory is in use still, where it may be that of
@@ -10,10 +14,7 @@ import (
 // its group. More than there was is of one that lives.
 func (w *watch) stays(mark, used int64) bool {
 	for range ebbLooks {
-		w.mu.Lock()
-		ebbs := time.Since(w.ebb) < ebbTime
-		w.mu.Unlock()
-		if !ebbs {
+		if !w.ebbs() {
 			return true
 		}
 		time.Sleep(glanceEvery)
@@ -27,6 +28,13 @@ func (w *watch) stays(mark, used int64) bool {
 		used = min(used, now)
 	}
 	return true
+}
+
+// ebbs reports whether an exec was ended for its memory just now.
+func (w *watch) ebbs() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Since(w.ebb) < ebbTime
 }
 
 // For how long after an exec was ended for its memory other looks are taken
@@ -58,6 +66,9 @@ func (w *watch) largest(execs []*execution, killed bool) {
 		if !killed && sum <= w.b.limits.MemoryBytes {
 			return
 		}
+		if !killed && w.own && w.ownedBytes(used) <= w.b.limits.MemoryBytes && (w.ebbs() || slices.ContainsFunc(execs, (*execution).condemned)) {
+			return // files of memory go a moment after whoever had them open
+		}
 	}
 	var worst *execution
 	most := int64(-1)
@@ -73,6 +84,15 @@ func (w *watch) largest(execs []*execution, killed bool) {
 	if worst != nil && !slices.ContainsFunc(execs, (*execution).leaves) {
 		worst.oom.Do(func() { close(worst.outOfMem) })
 	}
+}
+
+// ownedBytes is what groups have, with what is in files that have a name.
+func (w *watch) ownedBytes(used map[*group]int64) int64 {
+	sum, _ := space(w.scratch)
+	for _, bytes := range used {
+		sum += bytes
+	}
+	return sum
 }
 
 // crowded reports whether memory may be something else's than the only exec's:
@@ -115,7 +135,11 @@ func (w *watch) usedByGroups() (used map[*group]int64, sum int64) {
 		used[g] += p.bytes
 		sum += p.bytes
 	}
-	sum += w.inFiles()
+	files := w.inFiles()
+	sum += files
+	if w.own && files >= manyBytes {
+		addHeld(used, seen, home)
+	}
 	if hidden {
 		sum += w.share(used, sum, seen, home)
 	}
@@ -183,6 +207,50 @@ func (w *watch) inFiles() int64 {
 	}
 	scratch, _ := space(w.scratch)
 	return scratch + w.unmapped(scratch)
+}
+
+// manyBytes in files are worth a look at who has them open.
+const manyBytes = 16 << 20
+
+// addHeld adds what each group has in files of memory alone, which need not be
+// mapped to be there: each file once, and twice what is mapped as well. One that
+// is nowhere but in a socket's queue is nobody's. It works where the sandbox has a
+// kernel of its own: elsewhere the kernel chooses.
+func addHeld(used map[*group]int64, seen map[int]processSeen, home map[int]*group) {
+	counted := map[*group]map[uint64]bool{}
+	_ = asUserToLook(func() error { // without it nobody is seen to have any
+		for pid, p := range seen {
+			g := homeOf(pid, seen, home)
+			if g == nil {
+				continue
+			}
+			if counted[g] == nil {
+				counted[g] = map[uint64]bool{}
+			}
+			used[g] += heldIn(p.dir+"/fd", counted[g])
+		}
+		return nil
+	})
+}
+
+// heldIn is what a directory of descriptors shows of files of memory alone that
+// have not been counted.
+func heldIn(dir string, counted map[uint64]bool) (bytes int64) {
+	names, err := namesIn(dir)
+	if err != nil {
+		return 0
+	}
+	for _, name := range names {
+		var st unix.Stat_t
+		at := dir + "/" + name
+		target, err := os.Readlink(at)
+		if err != nil || !strings.HasPrefix(target, "/memfd:") || unix.Stat(at, &st) != nil || counted[st.Ino] {
+			continue
+		}
+		counted[st.Ino] = true
+		bytes += st.Blocks * 512
+	}
+	return bytes
 }
 
 // homeOf is the group of a process: its own, that of whoever it comes from, or nil.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/sandbox/oci"
 )
 
 // eat is Python that takes memory until it is ended.
@@ -32,6 +33,17 @@ func TestMemoryIsItsOwn(t *testing.T) {
 		})
 		t.Run("what is left behind while a call is under way", func(t *testing.T) {
 			eaten(t, "import os, socket\ns = socket.socket(socket.AF_UNIX); s.connect(os.environ['WORKBENCH_SOCKET'])\nif os.fork(): os._exit(0)\n"+eat)
+		})
+		t.Run("what no process maps", func(t *testing.T) {
+			if s.kind == oci.Runc {
+				return // there the kernel chooses
+			}
+			h := newHost()
+			r := s.begin(t, request(workbench.Python, "x = b'x' * (32 << 20)\nprint('has', flush=True)\nimport os, time\nwhile not os.path.exists('end'): time.sleep(0.05)"), h)
+			<-h.wrote
+			eaten(t, "import os\nf = os.memfd_create('x')\nfor _ in range(400): os.write(f, b'x' * (1 << 20))\nimport time; time.sleep(20)")
+			s.code(t, workbench.Bash, "touch end").want(t, 0, "")
+			r.end().want(t, 0, "has\n")
 		})
 		t.Run("a cell that ends beside one that has more", func(t *testing.T) {
 			h := newHost()
