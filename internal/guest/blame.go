@@ -209,15 +209,19 @@ func (w *watch) inFiles() int64 {
 	return scratch + w.unmapped(scratch)
 }
 
-// manyBytes in files are worth a look at who has them open.
-const manyBytes = 16 << 20
+// manyBytes in files are worth a look at who has them open, at so many descriptors
+// in all: memory must not have grown much meanwhile.
+const (
+	manyBytes = 16 << 20
+	mostHeld  = 2048
+)
 
 // addHeld adds what each group has in files of memory alone, which need not be
 // mapped to be there: each file once, and twice what is mapped as well. One that
 // is nowhere but in a socket's queue is nobody's. It works where the sandbox has a
 // kernel of its own: elsewhere the kernel chooses.
 func addHeld(used map[*group]int64, seen map[int]processSeen, home map[int]*group) {
-	counted := map[*group]map[uint64]bool{}
+	counted, left := map[*group]map[uint64]bool{}, mostHeld
 	_ = asUserToLook(func() error { // without it nobody is seen to have any
 		for pid, p := range seen {
 			g := homeOf(pid, seen, home)
@@ -227,20 +231,23 @@ func addHeld(used map[*group]int64, seen map[int]processSeen, home map[int]*grou
 			if counted[g] == nil {
 				counted[g] = map[uint64]bool{}
 			}
-			used[g] += heldIn(p.dir+"/fd", counted[g])
+			used[g] += heldIn(p.dir+"/fd", counted[g], &left)
 		}
 		return nil
 	})
 }
 
 // heldIn is what a directory of descriptors shows of files of memory alone that
-// have not been counted.
-func heldIn(dir string, counted map[uint64]bool) (bytes int64) {
+// have not been counted. left is how many may still be looked at.
+func heldIn(dir string, counted map[uint64]bool, left *int) (bytes int64) {
 	names, err := namesIn(dir)
 	if err != nil {
 		return 0
 	}
 	for _, name := range names {
+		if *left--; *left < 0 {
+			return bytes
+		}
 		var st unix.Stat_t
 		at := dir + "/" + name
 		target, err := os.Readlink(at)
