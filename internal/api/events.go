@@ -68,6 +68,9 @@ func (c *call) stream(follow func(e *eventStream, after int64) error) error {
 	stop := e.beat(c.s.o.Heartbeat)
 	err = follow(e, after)
 	stop()
+	if workbench.HasCode(err, workbench.CodeOffsetInvalid) && !c.q.has("after") {
+		err = workbench.AsError(err).WithField("Last-Event-ID")
+	}
 	return e.finish(err)
 }
 

@@ -86,11 +86,11 @@ func runRoutes() []Route {
 		ofRun(Route{
 			Method: http.MethodGet, Pattern: base + "/runs/{id}/events", ID: "streamRunEvents", Summary: "Follow a run's log",
 			Description: "Server-sent events, or one JSON object a line with Accept: application/x-ndjson. Each carries its number as id; Last-Event-ID (or after) resumes behind it, also across a crash of the server. " +
-				"The stream ends after the one terminal event. A comment, or a line of kind heartbeat, comes at least every 15 s. Output is lossless: see Event. A resume behind the terminal event answers 204.",
+				"The stream ends after the one terminal event. A comment, or a line of kind heartbeat, comes at least every 15 s. Output is lossless: see Event. A resume behind the terminal event answers 204; one beyond the last event there is, 400 offset_invalid.",
 			Admin: AdminContents, handle: streamEvents, Streams: true,
 			Params: streamParams, Headers: streamHeaders,
 			Replies: streamReplies("The events, each as Event.", Event{}),
-			Errors:  []workbench.Code{workbench.CodeNotAcceptable},
+			Errors:  []workbench.Code{workbench.CodeNotAcceptable, workbench.CodeOffsetInvalid},
 		}),
 		ofRun(Route{
 			Method: http.MethodGet, Pattern: base + "/runs/{id}/output", ID: "readRunOutput", Summary: "Page through one output stream",

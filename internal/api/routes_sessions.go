@@ -73,7 +73,7 @@ func sessionRoutes() []Route {
 			Scope: workbench.ScopeRead, Admin: AdminReads, Target: workbench.KindSession, handle: streamSessionEvents, Streams: true,
 			Params: streamParams, Headers: streamHeaders,
 			Replies: streamReplies("The events, each as SessionEvent.", workbench.SessionEvent{}),
-			Errors:  []workbench.Code{workbench.CodeNotAcceptable},
+			Errors:  []workbench.Code{workbench.CodeNotAcceptable, workbench.CodeOffsetInvalid},
 		},
 	}
 }

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -59,6 +60,9 @@ func TestSessionEvents(t *testing.T) {
 	}
 	if x := w.Do("GET", base+"/events?after=9", key, ""); x.Status != 204 {
 		t.Errorf("behind the terminal event: %d, want 204", x.Status)
+	}
+	if x := w.Do("GET", base+"/events?after=10", key, ""); x.Status != 400 || x.Text("code") != "offset_invalid" || x.Text("field") != "after" {
+		t.Errorf("beyond the terminal event: %d %s", x.Status, x.Body)
 	}
 	x := w.Do("GET", base+"/events", key, "", "Accept", "application/x-ndjson").Want(200)
 	for i, line := range strings.Split(strings.TrimSpace(string(x.Body)), "\n") {
@@ -124,4 +128,26 @@ func TestKeepAtExpiryIsShown(t *testing.T) {
 	}
 	many := strings.TrimSuffix(strings.Repeat(`"a",`, 21), ",")
 	w.Do("POST", "/v1/workbench/sessions", key, `{"keepAtExpiry":[`+many+`]}`).Want(400)
+}
+
+// TestNobodyWaitsBeyondTheLastEvent: a number that no event has yet is refused,
+// and does not swallow what comes.
+func TestNobodyWaitsBeyondTheLastEvent(t *testing.T) {
+	w := MustWorld(t)
+	key := w.Direct("", "acme", "ada")
+	session := w.MustSession(key)
+	run := w.MustSubmit(key, session)
+	for path, last := range map[string]int{"/v1/workbench/sessions/" + session: 2, "/v1/workbench/runs/" + run: 1} {
+		for _, x := range []exchange{w.Do("GET", fmt.Sprintf("%s/events?after=%d", path, last+1), key, ""),
+			w.Do("GET", path+"/events", key, "", "Last-Event-ID", "999")} {
+			want := "Last-Event-ID"
+			if x.Text("field") != want {
+				want = "after"
+			}
+			if x.Status != 400 || x.Text("code") != "offset_invalid" || x.Text("field") != want || !strings.Contains(x.Text("detail"), fmt.Sprintf("number %d", last)) {
+				t.Errorf("%s: %d %s", path, x.Status, x.Body)
+			}
+		}
+		w.mustFollowPath(t, key, path+"/events", "Last-Event-ID", strconv.Itoa(last)).Close()
+	}
 }

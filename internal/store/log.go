@@ -189,7 +189,8 @@ func scanEntry(s scanner) (workbench.LogEntry, error) {
 const maxLogPage = 1000
 
 // Log reads entries after afterSeq, in order, limit at most (0: 1000, which is
-// also the most). Data is nil for who may not read contents.
+// also the most). Data is nil for who may not read contents. Codes: not_found,
+// offset_invalid where afterSeq is beyond the last entry.
 func (db *DB) Log(ctx context.Context, p workbench.Principal, runID string, afterSeq int64, limit int) ([]workbench.LogEntry, error) {
 	if limit <= 0 || limit > maxLogPage {
 		limit = maxLogPage
@@ -198,7 +199,12 @@ func (db *DB) Log(ctx context.Context, p workbench.Principal, runID string, afte
 		add("l.run_id = ? AND l.seq > ?", runID, afterSeq).visible(p, "r", "session_id").add(" ORDER BY l.seq LIMIT ?", limit)
 	entries, err := all(ctx, db, scanEntry, q.String(), q.args...)
 	if err == nil && len(entries) == 0 {
-		return entries, db.seeRun(ctx, p, runID)
+		q := newQuery("SELECT r.log_seq FROM runs r WHERE ").add("r.id = ?", runID).visible(p, "r", "session_id")
+		last, err := one(ctx, db, "run", scanInt, q.String(), q.args...)
+		if err == nil {
+			err = notBeyond(afterSeq, int64(last))
+		}
+		return entries, err
 	}
 	if p.Admin() && !p.Contents {
 		for i := range entries {
@@ -206,6 +212,17 @@ func (db *DB) Log(ctx context.Context, p workbench.Principal, runID string, afte
 		}
 	}
 	return entries, err
+}
+
+// notBeyond refuses to read behind what there is not yet: who asks for that has
+// mistaken one log for another, and would miss what comes. It is read after the
+// entries were, so a number that somebody has seen is never beyond it.
+func notBeyond(after, last int64) error {
+	if after <= last {
+		return nil
+	}
+	return workbench.E(workbench.CodeOffsetInvalid, "after is beyond the last event, which is number %d", last).WithField("after").
+		WithHint("send the number of the last event seen of this log, or 0 to begin at the first")
 }
 
 // OutputRange reads the entries of one stream that overlap the bytes from

@@ -63,7 +63,8 @@ func scanSessionEvent(s scanner) (workbench.SessionEvent, error) {
 }
 
 // SessionEvents reads a session's events after afterSeq, in order, limit at
-// most (0: 1000, which is also the most).
+// most (0: 1000, which is also the most). Codes: not_found, offset_invalid where
+// afterSeq is beyond the last event.
 func (db *DB) SessionEvents(ctx context.Context, p workbench.Principal, sessionID string, afterSeq int64, limit int) ([]workbench.SessionEvent, error) {
 	if limit <= 0 || limit > maxLogPage {
 		limit = maxLogPage
@@ -72,7 +73,12 @@ func (db *DB) SessionEvents(ctx context.Context, p workbench.Principal, sessionI
 		add("e.session_id = ? AND e.seq > ?", sessionID, afterSeq).visible(p, "s", "id").add(" ORDER BY e.seq LIMIT ?", limit)
 	events, err := all(ctx, db, scanSessionEvent, q.String(), q.args...)
 	if err == nil && len(events) == 0 {
-		_, err = db.Session(ctx, p, sessionID)
+		q := newQuery("SELECT COALESCE((SELECT MAX(e.seq) FROM session_events e WHERE e.session_id = s.id), 0) FROM sessions s WHERE ").
+			add("s.id = ?", sessionID).visible(p, "s", "id")
+		var last int
+		if last, err = one(ctx, db, "session", scanInt, q.String(), q.args...); err == nil {
+			err = notBeyond(afterSeq, int64(last))
+		}
 	}
 	return events, err
 }

@@ -45,6 +45,13 @@ func testLog(t *testing.T, open Open) {
 		want(t, err, "")
 		equal(t, "page", len(page), 2)
 		equal(t, "from", page[0].Seq, 3)
+		page, err = w.Log(ctx(t), w.ann, r.ID, 6, 0)
+		want(t, err, "")
+		equal(t, "behind the last", len(page), 0)
+		_, err = w.Log(ctx(t), w.ann, r.ID, 7, 0)
+		want(t, err, workbench.CodeOffsetInvalid)
+		_, err = w.Log(ctx(t), w.mustDirect("acme", "ben"), r.ID, 7, 0)
+		want(t, err, workbench.CodeNotFound)
 	})
 	t.Run("a repeat of a lost answer changes nothing", func(t *testing.T) {
 		w := mustWorld(t, open)

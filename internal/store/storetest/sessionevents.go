@@ -111,6 +111,11 @@ func testSessionLog(t *testing.T, open Open) {
 	equal(t, "root", files.Root, "root1")
 	equal(t, "run", files.RunIDs[0], r.ID)
 	equal(t, "files", files.Files, 3)
+	_, err = w.SessionEvents(ctx(t), w.ann, s.ID, 13, 0)
+	want(t, err, workbench.CodeOffsetInvalid)
+	events, err = w.SessionEvents(ctx(t), w.ann, s.ID, 12, 0)
+	want(t, err, "")
+	equal(t, "behind the last", len(events), 0)
 	events, err = w.SessionEvents(ctx(t), w.ann, s.ID, 3, 0)
 	want(t, err, "")
 	var run workbench.RunEvent
