@@ -71,13 +71,35 @@ func WorkspacePath(field, text, encoded string) (string, error) {
 		}
 		path = string(raw)
 	}
-	path = strings.TrimPrefix(path, WorkspaceDir+"/")
-	path = strings.TrimPrefix(path, "./")
+	path = WithoutWorkspace(path)
 	if why := notAPath(path); why != "" {
 		return "", E(CodePathInvalid, "%s %s", field, why).WithField(field).
 			WithHint("send a relative path inside the workspace, such as reports/may.csv")
 	}
 	return path, nil
+}
+
+// WorkspaceDirectory is WorkspacePath of a directory whose entries are asked
+// for: a "/" behind it is left out, and what names the workspace itself, such as
+// "", ".", "/" and "/mnt/files", is "".
+func WorkspaceDirectory(field, text, encoded string) (string, error) {
+	if encoded == "" {
+		switch text = strings.TrimSuffix(text, "/"); text {
+		case "", ".", WorkspaceDir, WorkspaceDir + "/.":
+			return "", nil
+		}
+	}
+	path, err := WorkspacePath(field, text, encoded)
+	if HasCode(err, CodePathInvalid) && encoded == "" {
+		return "", AsError(err).WithHint("send a relative path inside the workspace, such as reports, or leave %s out for the whole workspace's list", field)
+	}
+	return path, err
+}
+
+// WithoutWorkspace is a path or pattern without what may stand before one that
+// is relative to the workspace: "/mnt/files/" and "./".
+func WithoutWorkspace(path string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(path, WorkspaceDir+"/"), "./")
 }
 
 // notAPath says what keeps a string from being a path, "" if nothing does.

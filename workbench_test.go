@@ -82,6 +82,24 @@ func TestCleanPath(t *testing.T) {
 	}
 }
 
+func TestWorkspaceDirectory(t *testing.T) {
+	for in, want := range map[string]string{"": "", ".": "", "./": "", "/": "", "/mnt/files": "", "/mnt/files/": "", "d": "d", "d/": "d", "./d/e/": "d/e", "/mnt/files/d": "d"} {
+		if got, err := workbench.WorkspaceDirectory("path", in, ""); err != nil || got != want {
+			t.Errorf("WorkspaceDirectory(%q) = %q, %v", in, got, err)
+		}
+	}
+	if got, err := workbench.WorkspaceDirectory("path", "", "/w=="); err != nil || got != "\xff" {
+		t.Errorf("in base64: %q, %v", got, err)
+	}
+	for _, in := range []string{"//", "..", "../", "/etc", "d//", "./.", "/mnt/files/..", "/mnt", "d/../e"} {
+		_, err := workbench.WorkspaceDirectory("path", in, "")
+		var e *workbench.Error
+		if !errors.As(err, &e) || e.Code != "path_invalid" || e.Field != "path" || !strings.Contains(e.Hint, "leave path out") {
+			t.Errorf("WorkspaceDirectory(%q) = %+v", in, err)
+		}
+	}
+}
+
 func TestLimitsAreLoweredNeverClamped(t *testing.T) {
 	standard := workbench.DefaultLimits()
 	v := func(n int64) *int64 { return &n }

@@ -15,7 +15,8 @@ const (
 
 // The parameters of what is found in a tree.
 var (
-	treePathParam  = Param{Name: "path", Doc: "exact path in the workspace", Kind: TextParam}
+	treePathParam  = Param{Name: "path", Doc: "exact path in the workspace; a leading /mnt/files/ or ./ is left out", Kind: TextParam}
+	directoryParam = Param{Name: "path", Doc: "exact path of a directory in the workspace; without it, and for ., / and /mnt/files, the workspace itself", Kind: TextParam}
 	treeBytesParam = Param{Name: "pathBase64", Doc: "the path's bytes in standard base64, for a name that is not UTF-8", Kind: TextParam, Max: 6 << 10}
 	recursiveParam = Param{Name: "recursive", Doc: "also what is in directories below; default false", Kind: TextParam, Enum: []string{"true", "false"}}
 )
@@ -52,7 +53,7 @@ func historyRoutes() []Route {
 		ofCommit(Route{
 			Pattern: base + "/commits/{id}/tree", ID: "listCommitTree", Summary: "List the files of a commit",
 			Description: "What is in one directory, in order of the names' bytes; with recursive=true everything below it, a directory before what is in it.",
-			Admin:       AdminReads, handle: listCommitTree, Params: []Param{treePathParam, treeBytesParam, recursiveParam, limitParam, cursorParam},
+			Admin:       AdminReads, handle: listCommitTree, Params: []Param{directoryParam, treeBytesParam, recursiveParam, limitParam, cursorParam},
 			Replies: []Reply{ok("A page of entries.", workbench.List[workbench.TreeEntry]{})},
 			Errors:  append([]workbench.Code{workbench.CodePathInvalid, workbench.CodePathConflict}, commitErrors...),
 		}),
@@ -131,11 +132,8 @@ func listCommitTree(c *call) error {
 // treeQuery is what the parameters ask for of a tree; no path is its root.
 func (c *call) treeQuery() (workbench.TreeQuery, error) {
 	q := workbench.TreeQuery{Recursive: c.q.text("recursive") == "true", Page: c.q.page()}
-	if c.q.text("path") == "" && c.q.text("pathBase64") == "" {
-		return q, nil
-	}
 	var err error
-	q.Path, err = c.treePath()
+	q.Path, err = workbench.WorkspaceDirectory("path", c.q.text("path"), c.q.text("pathBase64"))
 	return q, err
 }
 

@@ -34,7 +34,7 @@ func workspaceRoutes() []Route {
 		reads(Route{
 			Pattern: files, ID: "listWorkspace", Summary: "List a session's workspace",
 			Description: "As it is now: while code runs, what it has made of it so far (live, without digests), else the last commit. What is in one directory, in order of the names' bytes; with recursive=true everything below it.",
-			Admin:       AdminReads, handle: listWorkspace, Params: []Param{treePathParam, treeBytesParam, recursiveParam, limitParam, cursorParam},
+			Admin:       AdminReads, handle: listWorkspace, Params: []Param{directoryParam, treeBytesParam, recursiveParam, limitParam, cursorParam},
 			Replies: []Reply{ok("A page of entries.", WorkspaceList{})},
 			Errors:  append([]workbench.Code{workbench.CodePathInvalid, workbench.CodePathConflict}, commitErrors...),
 		}),
@@ -216,7 +216,7 @@ func moveWorkspaceFile(c *call) error {
 
 func makeWorkspaceDirectory(c *call) error {
 	b := c.body.(*DirectoryRequest)
-	path, err := bodyPath("path", b.Path, b.PathBase64)
+	path, err := bodyPath("path", strings.TrimSuffix(b.Path, "/"), b.PathBase64)
 	if err != nil {
 		return err
 	}

@@ -217,7 +217,7 @@ func (g *globs) match(path string) bool {
 		if matches && !g.unused[i] {
 			continue
 		}
-		if ok, err := doublestar.Match(glob, path); ok && err == nil {
+		if ok, err := doublestar.Match(workbench.WithoutWorkspace(glob), path); ok && err == nil {
 			matches = true
 			delete(g.unused, i)
 		}

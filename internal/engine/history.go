@@ -78,7 +78,16 @@ func (e *Engine) CommitTree(ctx context.Context, p workbench.Principal, id strin
 	if err != nil {
 		return workbench.List[workbench.TreeEntry]{}, err
 	}
-	return listTree(tree, q)
+	list, err := listTree(tree, q)
+	return list, ofCommit(err, id)
+}
+
+// ofCommit is an error about a path, of the tree of a commit.
+func ofCommit(err error, id string) error {
+	if workbench.HasCode(err, workbench.CodeNotFound) {
+		return workbench.AsError(err).WithHint("list the tree of the commit %s to see its exact names", id)
+	}
+	return err
 }
 
 // CommitFile opens a file as a commit has it. Codes: not_found, commit_gone,
@@ -92,7 +101,8 @@ func (e *Engine) CommitFile(ctx context.Context, p workbench.Principal, id, path
 		return workbench.TreeEntry{}, nil, err
 	}
 	e.touch(ctx, c.SessionID)
-	return e.openFile(ctx, c.TenantID, tree, path)
+	entry, content, err := e.openFile(ctx, c.TenantID, tree, path)
+	return entry, content, ofCommit(err, id)
 }
 
 // CommitTar checks that p may have the files of a commit, and returns what
@@ -134,10 +144,10 @@ func (e *Engine) openFile(ctx context.Context, tenantID string, tree workspace.T
 func isFile(kind string) error {
 	switch kind {
 	case workspace.Symlink.String():
-		return workbench.E(workbench.CodePathConflict, "the path is a symbolic link, which is never followed").
+		return workbench.E(workbench.CodePathConflict, "the path is a symbolic link, which is never followed").WithField("path").
 			WithHint("the list shows its target: name that, if it is inside the workspace")
 	case workspace.Dir.String():
-		return workbench.E(workbench.CodePathConflict, "the path is a directory, not a file").WithHint("list it, or name a file in it")
+		return workbench.E(workbench.CodePathConflict, "the path is a directory, not a file").WithField("path").WithHint("list it, or name a file in it")
 	}
 	return nil
 }
@@ -155,7 +165,19 @@ func lookUp(tree workspace.Tree, path string) (workspace.Entry, error) {
 }
 
 func noSuchFile() error {
-	return workbench.ErrNotFound("file").WithHint("list the workspace to see its exact names")
+	return workbench.ErrNotFound("file").WithField("path").WithHint("list the workspace to see its exact names")
+}
+
+func noSuchDirectory() error {
+	return workbench.ErrNotFound("directory").WithField("path").WithHint("list the workspace to see its exact names")
+}
+
+// onPath is an error of a sandbox about the path that a request names.
+func onPath(err error) error {
+	if e := workbench.AsError(err); workbench.HasCode(err, workbench.CodePathConflict) && e.Field == "" {
+		return e.WithField("path")
+	}
+	return err
 }
 
 // isBelowDirs refuses a path below a file or a link.
@@ -167,7 +189,7 @@ func isBelowDirs(tree workspace.Tree, path string) error {
 		}
 		at += n
 		if above, ok := tree.Get(path[:at]); ok && above.Type != workspace.Dir {
-			return workbench.E(workbench.CodePathConflict, "a part of the path is a symbolic link or no directory").
+			return workbench.E(workbench.CodePathConflict, "a part of the path is a symbolic link or no directory").WithField("path").
 				WithHint("links are never followed: name the real path")
 		}
 	}
@@ -183,6 +205,9 @@ func listTree(tree workspace.Tree, q workbench.TreeQuery) (workbench.List[workbe
 	page := treePage{after: walkKey(after), limit: limit, list: none}
 	if q.Path != "" {
 		entry, err := lookUp(tree, q.Path)
+		if workbench.HasCode(err, workbench.CodeNotFound) {
+			err = noSuchDirectory()
+		}
 		if err != nil {
 			return none, err
 		}

@@ -398,5 +398,5 @@ func (e *Engine) changed(ctx context.Context, p workbench.Principal, sessionID, 
 		shown := shownEntry(entry)
 		out.Entry = &shown
 	}
-	return out, err
+	return out, onPath(err)
 }

@@ -77,9 +77,9 @@ func listLive(ctx context.Context, wire *guestwire.Client, q workbench.TreeQuery
 	page, err := wire.ListFiles(ctx, guestwire.ListRequest{Path: guestwire.Path(q.Path), Recursive: q.Recursive, After: guestwire.Path(after), Limit: limit})
 	if err != nil {
 		if workbench.HasCode(err, workbench.CodeNotFound) {
-			err = noSuchFile()
+			err = noSuchDirectory()
 		}
-		return out, err
+		return out, onPath(err)
 	}
 	for _, entry := range page.Entries {
 		out.Items = append(out.Items, liveEntry(entry))
@@ -138,7 +138,7 @@ func openLive(ctx context.Context, wire *guestwire.Client, path string) (workben
 	case workbench.HasCode(err, workbench.CodeNotFound):
 		return workbench.TreeEntry{}, nil, noSuchFile()
 	case err != nil:
-		return workbench.TreeEntry{}, nil, err
+		return workbench.TreeEntry{}, nil, onPath(err)
 	case len(page.Entries) == 0 || string(page.Entries[0].Path) != path:
 		return workbench.TreeEntry{}, nil, isFile(workspace.Dir.String())
 	}
@@ -152,7 +152,7 @@ func openLive(ctx context.Context, wire *guestwire.Client, path string) (workben
 		if workbench.HasCode(err, workbench.CodeNotFound) {
 			err = noSuchFile() // it has gone meanwhile
 		}
-		return workbench.TreeEntry{}, nil, err
+		return workbench.TreeEntry{}, nil, onPath(err)
 	}
 	return liveEntry(entry), content, nil
 }

@@ -306,5 +306,5 @@ func (e *Engine) RunFile(ctx context.Context, p workbench.Principal, runID, path
 	}
 	e.touch(ctx, run.SessionID)
 	entry, content, err := e.openFile(ctx, run.TenantID, tree, path)
-	return workbench.ChangedFile{Path: entry.Path, PathBase64: entry.PathBase64, Type: entry.Type, Size: entry.Size, SHA256: entry.SHA256, Mode: entry.Mode}, content, err
+	return workbench.ChangedFile{Path: entry.Path, PathBase64: entry.PathBase64, Type: entry.Type, Size: entry.Size, SHA256: entry.SHA256, Mode: entry.Mode}, content, ofCommit(err, run.CommitID)
 }

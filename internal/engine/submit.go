@@ -279,12 +279,31 @@ func validateGlobs(field string, globs []string) error {
 		return workbench.E(workbench.CodeInvalidRequest, "at most %d globs", maxKeepGlobs).WithField(field)
 	}
 	for i, g := range globs {
-		if g == "" || len(g) > workbench.MaxPathBytes || strings.HasPrefix(g, "/") || strings.Contains("/"+g+"/", "/../") || !doublestar.ValidatePattern(g) {
-			return workbench.E(workbench.CodeInvalidRequest, "not a usable glob").WithField(fmt.Sprintf("%s[%d]", field, i)).
+		if why := notAGlob(workbench.WithoutWorkspace(g)); why != "" {
+			field := fmt.Sprintf("%s[%d]", field, i)
+			return workbench.E(workbench.CodeInvalidRequest, "%s %s", field, why).WithField(field).
 				WithHint("globs are relative to the workspace, such as out/*.csv or **/*.png")
 		}
 	}
 	return nil
+}
+
+// notAGlob says what keeps a string from being a glob of paths in a workspace,
+// "" if nothing does.
+func notAGlob(g string) string {
+	switch {
+	case g == "":
+		return "is empty"
+	case len(g) > workbench.MaxPathBytes:
+		return fmt.Sprintf("is longer than %d bytes", workbench.MaxPathBytes)
+	case strings.HasPrefix(g, "/"):
+		return "is absolute"
+	case strings.Contains("/"+g+"/", "/../"):
+		return `has a ".." element`
+	case !doublestar.ValidatePattern(g):
+		return `has a "[" or "{" that is not closed or holds nothing, or ends in a backslash`
+	}
+	return ""
 }
 
 func validateKey(key string) error {
