@@ -334,6 +334,24 @@ func Reasons() []Reason {
 		ReasonBudgetExceeded, ReasonInterpreterDied, ReasonCompile, ReasonContextLost, ReasonContextStart}
 }
 
+// CancelMessage says in a sentence how a run was cancelled that had begun, or
+// had not.
+func CancelMessage(why Reason, begun bool) string {
+	when := "cancelled before it started"
+	if begun {
+		when = "cancelled while it ran"
+	}
+	switch why {
+	case ReasonSessionClosed:
+		return when + ", when its session was closed"
+	case ReasonSessionExpired:
+		return when + ", when its session came to its deadline"
+	case ReasonRestart:
+		return when + ", when its session was restarted"
+	}
+	return when + ", on request"
+}
+
 // The names in limitsHit.
 const (
 	LimitMemory    = "memory"

@@ -61,7 +61,7 @@ func (a *app) runCommand() *cobra.Command {
 	fl := c.Flags()
 	fl.StringArrayVar(&f.files, "file", nil, "file or directory to put into the workspace, as FILE or FILE=PATH; may be repeated")
 	fl.StringVar(&f.out, "out", "", "directory for the files the program saved or changed")
-	fl.StringVar(&f.language, "language", "", "python, javascript, typescript or bash; default by the file's name")
+	fl.StringVar(&f.language, "language", "", "python, javascript, typescript or bash; default by the file's name; without one that of --context")
 	fl.StringVar(&f.size, "size", "", "sandbox size: standard, medium or large")
 	fl.StringVar(&f.image, "image", "", "sandbox image, by name or id")
 	fl.DurationVar(&f.timeout, "timeout", 0, "longest time the program may run, such as 30s; default 30s, at most 3m; with --background default and at most 60m")
@@ -87,7 +87,7 @@ func (f runFlags) languageOf(file string) (workbench.Language, error) {
 	if f.language != "" {
 		return workbench.Language(f.language), nil
 	}
-	if l, ok := languageByName[strings.ToLower(filepath.Ext(file))]; ok {
+	if l, ok := languageByName[strings.ToLower(filepath.Ext(file))]; ok || f.context != "" {
 		return l, nil
 	}
 	return "", workbench.E(workbench.CodeInvalidRequest, "the file's name does not tell its language").WithField("language").

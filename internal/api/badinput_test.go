@@ -154,7 +154,7 @@ func badRequests(session, run, file string) []badRequest {
 		get("a session where a run is meant", "/v1/workbench/runs/"+session, 404, "not_found", ""),
 		get("a run's file without a path", "/v1/workbench/runs/"+run+"/files/content", 400, "invalid_request", "path"),
 		get("a run's file that escapes", "/v1/workbench/runs/"+run+"/files/content?path=../../etc/passwd", 400, "path_invalid", "path"),
-		get("a run's file that is not there", "/v1/workbench/runs/"+run+"/files/content?path=none", 404, "not_found", ""),
+		get("a run's file that is not there", "/v1/workbench/runs/"+run+"/files/content?path=none", 404, "not_found", "path"),
 		get("range beyond the end", "/v1/workbench/artifacts/"+file+"/content", 416, "range_not_satisfiable", "Range", "Range", "bytes=100-"),
 		get("range malformed", "/v1/workbench/artifacts/"+file+"/content", 416, "range_not_satisfiable", "Range", "Range", "bytes=x-y"),
 		// Uploads.
@@ -175,10 +175,10 @@ func badRequests(session, run, file string) []badRequest {
 		get("a path that is no base64", files+"/content?pathBase64=SECRETVALUE", 400, "path_invalid", "pathBase64"),
 		get("a path that escapes in base64", files+"/content?pathBase64=Li4veA==", 400, "path_invalid", "pathBase64"),
 		get("a path named twice", files+"/content?path=a&pathBase64=YQ==", 400, "invalid_request", "path"),
-		get("a file of the workspace that is not there", files+"/content?path=none", 404, "not_found", ""),
-		get("a directory as a file", files+"/content?path=out", 409, "path_conflict", ""),
-		get("a path below a file", files+"/content?path=out/made.txt/x", 409, "path_conflict", ""),
-		get("a directory that is not there", files+"?path=none", 404, "not_found", ""),
+		get("a file of the workspace that is not there", files+"/content?path=none", 404, "not_found", "path"),
+		get("a directory as a file", files+"/content?path=out", 409, "path_conflict", "path"),
+		get("a path below a file", files+"/content?path=out/made.txt/x", 409, "path_conflict", "path"),
+		get("a directory that is not there", files+"?path=none", 404, "not_found", "path"),
 		get("recursive as a number", files+"?recursive=1", 400, "invalid_request", "recursive"),
 		get("a tree's cursor malformed", files+"?cursor=%21%21", 400, "invalid_request", "cursor"),
 		get("a commit foreign", "/v1/workbench/commits/cmt_"+unknownID, 404, "not_found", ""),
@@ -431,5 +431,22 @@ func TestHeadersGivenTwice(t *testing.T) {
 		if x := w.send(req); x.Status != status {
 			t.Errorf("%s twice: %d, want %d", name, x.Status, status)
 		}
+	}
+}
+
+// TestWorkspaceTakesNoForm: a form is not stored in the place of the file.
+func TestWorkspaceTakesNoForm(t *testing.T) {
+	w := MustWorld(t)
+	key := w.Direct("", "acme", "ada")
+	session := w.MustSession(key)
+	w.engine.MustStart(t, w.MustSubmit(key, session)).End()
+	path := "/v1/workbench/sessions/" + session + "/workspace/content?path=a.txt"
+	form := "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nhello\r\n--x--\r\n"
+	x := w.Do("PUT", path, key, form, "Content-Type", "multipart/form-data; boundary=x")
+	if x.Status != 415 || x.Text("code") != "unsupported_media_type" || x.Text("field") != "Content-Type" || !strings.Contains(x.Text("hint"), "--data-binary @FILE") {
+		t.Errorf("a form: %d %s", x.Status, x.Body)
+	}
+	for _, contentType := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/octet-stream", "nonsense;;"} {
+		w.Do("PUT", path, key, form, "Content-Type", contentType).Want(200)
 	}
 }

@@ -22,7 +22,7 @@ func TestSchemaErrorsSayWhatToSend(t *testing.T) {
 		{"a value in another case", runs, key, `{"language":"Python","code":"1"}`, "language", `language must be one of "python", "javascript", "typescript", "bash"`, `did you mean "python"?`},
 		{"another word for a value", runs, key, `{"language":"sh","code":"1"}`, "language", `language must be one of "python", "javascript", "typescript", "bash"`, `did you mean "bash"?`},
 		{"a value in a list", base + "/keys", admin, `{"kind":"embedded","scopes":["all"]}`, "scopes[0]", `scopes[0] must be one of "execute", "read", "approve", "manage"`, "send one of these, spelled exactly so"},
-		{"a field that is missing", runs, key, `{"code":"1"}`, "language", "language is required", `add it: one of "python", "javascript", "typescript", "bash"`},
+		{"a field that is missing", runs, key, `{"code":"1"}`, "language", "language is required", `add it: one of "python", "javascript", "typescript", "bash"; a cell ("contextId") may leave it out`},
 		{"a text that is missing", runs, key, `{"language":"bash"}`, "code", "code is required", "add it: a text in double quotes"},
 		{"a number where a text belongs", runs, key, `{"language":"bash","code":7}`, "code", "code must be a text", "send a text in double quotes"},
 		{"a text where a number belongs", runs, key, `{"language":"bash","code":"1","timeoutMs":"1000"}`, "timeoutMs", "timeoutMs must be a whole number", "send a whole number without quotes"},

@@ -131,7 +131,7 @@ type RunOptions struct {
 
 // SubmitRunRequest is the body of POST …/sessions/{id}/runs.
 type SubmitRunRequest struct {
-	Language workbench.Language `json:"language"`
+	Language workbench.Language `json:"language,omitempty" doc:"what the code is written in; a cell (contextId) that leaves it out is in its context's"`
 	Code     string             `json:"code" minLength:"1" doc:"the source"`
 	RunOptions
 }
@@ -139,7 +139,7 @@ type SubmitRunRequest struct {
 // RunCodeRequest is the body of POST /v1/workbench/run_code.
 type RunCodeRequest struct {
 	SessionID string             `json:"sessionId"`
-	Language  workbench.Language `json:"language"`
+	Language  workbench.Language `json:"language,omitempty" doc:"what the code is written in; a cell (contextId) that leaves it out is in its context's"`
 	Code      string             `json:"code" minLength:"1" doc:"the source"`
 	RunOptions
 }

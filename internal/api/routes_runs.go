@@ -158,6 +158,10 @@ func (c *call) submitNaming(sessionID string, language workbench.Language, field
 
 func (c *call) submit(sessionID string, language workbench.Language, codeField, code string, o RunOptions) error {
 	c.target = sessionID
+	if language == "" && o.ContextID == nil {
+		return invalid("language", "language is required").
+			WithHint(`add it: one of "python", "javascript", "typescript", "bash"; a cell ("contextId") may leave it out`)
+	}
 	spec, err := o.spec(language, code)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package api
 
 import (
 	"io"
+	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -50,7 +51,7 @@ func workspaceRoutes() []Route {
 		}),
 		changes(http.MethodPut, Route{
 			Pattern: files + "/content", ID: "writeWorkspaceFile", Summary: "Put a file into a session's workspace",
-			Description: "The file as the body. It is there whole or not at all, directories above it are made, and the change is a commit. A link is never followed and never replaced.",
+			Description: "The file itself as the body, not a form. It is there whole or not at all, directories above it are made, and the change is a commit. A link is never followed and never replaced.",
 			Action:      "workspace.write", RawBody: true, handle: writeWorkspaceFile,
 			Params: []Param{treePathParam, treeBytesParam, {Name: "mode", Doc: "permissions in octal, such as 0755; default those it has, or 0644", Kind: TextParam}},
 			Headers: []Param{
@@ -128,6 +129,10 @@ func writeWorkspaceFile(c *call) error {
 	}
 	if c.r.ContentLength > c.s.o.MaxUploadBytes {
 		return c.fileTooLarge()
+	}
+	if mediaType, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); strings.HasPrefix(mediaType, "multipart/") { // one that cannot be read is no form
+		return workbench.E(workbench.CodeUnsupportedMedia, "the body is a form, which is not what the file is to hold").WithField("Content-Type").
+			WithHint("send the file itself as the body: curl -T FILE, or --data-binary @FILE")
 	}
 	defer c.s.o.Engine.Active(c.id)()
 	body := &progressBody{ReadCloser: http.MaxBytesReader(c.w, c.r.Body, c.s.o.MaxUploadBytes), w: c.w, stall: c.s.o.ReadTimeout}

@@ -305,7 +305,7 @@ func (e *standIn) RunFile(ctx context.Context, p workbench.Principal, id, path s
 		return workbench.ChangedFile{}, nil, err
 	}
 	if path != "out/made.txt" {
-		return workbench.ChangedFile{}, nil, workbench.ErrNotFound("file")
+		return workbench.ChangedFile{}, nil, workbench.ErrNotFound("file").WithField("path")
 	}
 	sum := sha256.Sum256([]byte(runFile))
 	return workbench.ChangedFile{Path: path, Size: int64(len(runFile)), SHA256: hex.EncodeToString(sum[:])}, content{bytes.NewReader([]byte(runFile))}, nil

@@ -98,6 +98,7 @@ func TestBackgroundRunsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantEnd(t, s.mustWait(one), workbench.StatusCancelled, workbench.ReasonCancelled)
+	wantMessage(t, s.mustWait(one), "cancelled while it ran, on request")
 	s.mustBash("touch stop")
 	wantOut(t, s.mustWait(two), "begun\nover\n")
 
@@ -109,6 +110,7 @@ func TestBackgroundRunsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantEnd(t, s.mustWait(three), workbench.StatusCancelled, workbench.ReasonRestart)
+	wantMessage(t, s.mustWait(three), "cancelled while it ran, when its session was restarted")
 	wantOut(t, s.mustBash("ls"), "")
 
 	short := aside("echo begun; sleep 600")
@@ -123,6 +125,7 @@ func TestBackgroundRunsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantEnd(t, s.mustWait(four), workbench.StatusCancelled, workbench.ReasonSessionClosed)
+	wantMessage(t, s.mustWait(four), "cancelled while it ran, when its session was closed")
 }
 
 func TestBackgroundTimeLimits(t *testing.T) {

@@ -83,6 +83,49 @@ func TestCellsKeepState(t *testing.T) {
 	}
 }
 
+// A cell that names no language is in its context's. The first one of the default
+// context must name it; a repeat under a key stays one when the context has gone.
+func TestCellsSpeakTheirContextsLanguage(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	cell := func(context, code, key string) (sdk.Submitted, error) {
+		return s.c.CreateSessionRun(t.Context(), s.id, sdk.CreateRun{Code: code, ContextID: context, IdempotencyKey: key})
+	}
+	_, err := cell(workbench.DefaultContext, "1", "")
+	wantCode(t, err, workbench.CodeInvalidRequest)
+	if e := workbench.AsError(err); e.Field != "language" || !strings.Contains(e.Detail, "first cell makes it") || e.Hint == "" {
+		t.Errorf("the first cell: %+v", e)
+	}
+	_, err = cell("none", "1", "")
+	wantCode(t, err, workbench.CodeContextNotFound)
+	_, err = cell("", "1", "")
+	wantCode(t, err, workbench.CodeInvalidRequest)
+	s.py("x = 41")
+	run, err := cell(workbench.DefaultContext, "x + 1", "cell-of-"+s.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := s.mustWait(run.ID); value(r) != "42" || r.Language != workbench.Python {
+		t.Errorf("in the default context: %q, %s", value(r), r.Language)
+	}
+	for _, language := range []workbench.Language{workbench.TypeScript, workbench.Bash} {
+		if _, err := s.c.CreateContext(t.Context(), s.id, sdk.CreateContext{ID: "in-" + string(language), Language: language}); err != nil {
+			t.Fatal(err)
+		}
+		run, err := cell("in-"+string(language), "echo='b' // x", "")
+		if err != nil || run.Language != language {
+			t.Errorf("%s: %+v, %v", language, run.Language, err)
+		}
+		s.mustWait(run.ID)
+	}
+	if _, err := s.c.DeleteContext(t.Context(), s.id, workbench.DefaultContext); err != nil {
+		t.Fatal(err)
+	}
+	again, err := cell(workbench.DefaultContext, "x + 1", "cell-of-"+s.id)
+	if err != nil || again.ID != run.ID || !again.Replayed {
+		t.Errorf("a repeat: %+v, %v", again, err)
+	}
+}
+
 // B23: exit ends the interpreter, its receipt and the state say so, and the
 // next cell says that it began anew.
 func TestExitEndsTheContext(t *testing.T) {

@@ -86,6 +86,7 @@ func TestProgramThatFillsTheWorkspace(t *testing.T) {
 	s := mustShared(t).mustSession(t, sdk.CreateSession{})
 	r := s.mustPython("print('before', flush=True)\nopen(\"f\",\"wb\").write(b\"0\"*100_000_000)")
 	wantEnd(t, r, workbench.StatusFailed, workbench.ReasonWorkspaceFull)
+	wantMessage(t, r, "the workspace was full, and the program ended with exit code 1")
 	wantOut(t, r, "before\n")
 	if !strings.Contains(text(r.Stderr), "OSError: [Errno 28]") || !slices.Contains(r.LimitsHit, workbench.LimitWorkspace) {
 		t.Errorf("stderr %q, limits hit %v", text(r.Stderr), r.LimitsHit)

@@ -260,11 +260,22 @@ func (s *session) mustRead(artifact string) string {
 	return string(b)
 }
 
-// wantEnd fails unless the run ended so.
+// wantEnd fails unless the run ended so, and says how.
 func wantEnd(t *testing.T, r workbench.Receipt, status workbench.Status, reason workbench.Reason) {
 	t.Helper()
 	if r.Status != status || r.Reason != reason {
 		t.Fatalf("run ended %s (%s), want %s (%s); message %q\nstdout %q\nstderr %q", r.Status, r.Reason, status, reason, r.Message, text(r.Stdout), text(r.Stderr))
+	}
+	if status != workbench.StatusSucceeded && r.Message == "" {
+		t.Errorf("run ended %s (%s), without a message", r.Status, r.Reason)
+	}
+}
+
+// wantMessage fails unless the run says in this sentence how it ended.
+func wantMessage(t *testing.T, r workbench.Receipt, want string) {
+	t.Helper()
+	if r.Message != want {
+		t.Errorf("a run that ended %s (%s) says %q, want %q", r.Status, r.Reason, r.Message, want)
 	}
 }
 

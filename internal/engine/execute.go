@@ -428,7 +428,7 @@ func (x *execution) lost(ctx context.Context, cause error) error {
 		x.run.PeakMemoryBytes = exit.Last.MemoryPeakBytes
 		return x.settleWithout(ctx, workbench.StatusFailed, workbench.ReasonOutOfMemory, "the memory limit ended the run")
 	case x.stopped != workbench.ReasonNone && x.stopped != workbench.ReasonServerLost:
-		return x.settleWithout(ctx, workbench.StatusCancelled, x.stopped, "the run was cancelled; it did not answer and its sandbox was killed")
+		return x.settleWithout(ctx, workbench.StatusCancelled, x.stopped, workbench.CancelMessage(x.stopped, true)+"; it did not answer, and its sandbox was killed")
 	case elapsed >= time.Duration(x.run.TimeoutMs)*time.Millisecond:
 		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitTime)
 		return x.settleWithout(ctx, workbench.StatusTimedOut, workbench.ReasonTimeout, "the time limit was used up; the run did not answer and its sandbox was killed")

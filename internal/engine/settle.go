@@ -164,7 +164,7 @@ func (x *execution) outcome() {
 	stopped := x.stopped != workbench.ReasonNone && r.Reason == workbench.ReasonCancelled
 	switch {
 	case stopped:
-		run.Status, run.Reason = workbench.StatusCancelled, x.stopped
+		run.Status, run.Reason, run.Message = workbench.StatusCancelled, x.stopped, workbench.CancelMessage(x.stopped, true)
 	case r.Reason == workbench.ReasonTimeout:
 		run.Status, run.Reason = workbench.StatusTimedOut, r.Reason
 		run.Message = "the time limit of " + strconv.FormatInt(run.TimeoutMs, 10) + " ms was used up"
@@ -175,38 +175,40 @@ func (x *execution) outcome() {
 	case r.ExitCode == 0:
 		run.Status = workbench.StatusSucceeded
 	case r.Signal != "":
-		run.Status, run.Reason = workbench.StatusFailed, failureReason(r)
-		run.Message = "the program was ended by " + r.Signal
+		run.Status = workbench.StatusFailed
+		run.Reason, run.Message = failure(r, "the program was ended by "+r.Signal)
 	default:
-		run.Status, run.Reason = workbench.StatusFailed, failureReason(r)
-		run.Message = "the program ended with exit code " + strconv.Itoa(r.ExitCode)
+		run.Status = workbench.StatusFailed
+		run.Reason, run.Message = failure(r, "the program ended with exit code "+strconv.Itoa(r.ExitCode))
 	}
 }
 
-// failureReason names the limit that a failing program had met, if any.
-func failureReason(r guestwire.ExecResult) workbench.Reason {
+// failure names the limit that a failing program had met, if any; end says how it
+// ended.
+func failure(r guestwire.ExecResult, end string) (workbench.Reason, string) {
 	for _, limit := range []struct {
 		name   string
 		reason workbench.Reason
+		met    string
 	}{
-		{workbench.LimitMemory, workbench.ReasonOutOfMemory},
-		{workbench.LimitWorkspace, workbench.ReasonWorkspaceFull},
-		{workbench.LimitScratch, workbench.ReasonScratchFull},
-		{workbench.LimitTasks, workbench.ReasonProcessLimit},
-		{workbench.LimitOpenFiles, workbench.ReasonOpenFiles},
-		{workbench.LimitToolCalls, workbench.ReasonToolCalls},
+		{workbench.LimitMemory, workbench.ReasonOutOfMemory, "the memory limit was met"},
+		{workbench.LimitWorkspace, workbench.ReasonWorkspaceFull, "the workspace was full"},
+		{workbench.LimitScratch, workbench.ReasonScratchFull, "/tmp and /dev/shm were full"},
+		{workbench.LimitTasks, workbench.ReasonProcessLimit, "the limit of processes and threads was met"},
+		{workbench.LimitOpenFiles, workbench.ReasonOpenFiles, "the limit of open files was met"},
+		{workbench.LimitToolCalls, workbench.ReasonToolCalls, "the limit of tool calls was met"},
 	} {
 		if slices.Contains(r.LimitsHit, limit.name) {
-			return limit.reason
+			return limit.reason, limit.met + ", and " + end
 		}
 	}
-	if r.Signal == "killed" || r.Signal == "SIGKILL" {
-		return workbench.ReasonInterpreterDied
+	switch r.Signal {
+	case "":
+		return workbench.ReasonExit, end
+	case "killed", "SIGKILL":
+		return workbench.ReasonInterpreterDied, end
 	}
-	if r.Signal != "" {
-		return workbench.ReasonSignal
-	}
-	return workbench.ReasonExit
+	return workbench.ReasonSignal, end
 }
 
 // finish writes the settlement, with the commit if there is one that the history

@@ -59,7 +59,14 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 	if err := actsAsOwner(p, s); err != nil {
 		return workbench.Submitted{}, err
 	}
-	spec, selected, err := e.validate(ctx, p, s, req.Spec)
+	spec, speaks := req.Spec, error(nil)
+	if spec.Language == "" && spec.ContextID != "" {
+		spec.Language, speaks = e.contextLanguage(ctx, p, s.ID, spec.ContextID)
+		if speaks != nil && workbench.ClassOf(workbench.CodeOf(speaks)).HTTP >= 500 {
+			return workbench.Submitted{}, speaks
+		}
+	}
+	spec, selected, err := e.validate(ctx, p, s, spec)
 	if err != nil {
 		return workbench.Submitted{}, err
 	}
@@ -79,7 +86,12 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 		Trail: req.Trail,
 		Run:   run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
 		FingerprintVersion: workbench.FingerprintVersion, QueueLimit: s.Limits.QueuedRuns,
-		Check: func() error { return e.usable(ctx, s, spec, selected) }, Context: e.contextUse(s, spec),
+		Check: func() error {
+			if speaks != nil {
+				return speaks // a repeat is one also where its context has gone meanwhile
+			}
+			return e.usable(ctx, s, spec, selected)
+		}, Context: e.contextUse(s, spec),
 	})
 	if err != nil {
 		return workbench.Submitted{}, err
@@ -217,7 +229,7 @@ func digests(selected []workbench.Artifact, sel []workbench.ArtifactSelect) []wo
 }
 
 func validateCode(s workbench.Session, spec workbench.RunSpec) error {
-	if !slices.Contains(workbench.Languages(), spec.Language) {
+	if !slices.Contains(workbench.Languages(), spec.Language) && (spec.Language != "" || spec.ContextID == "") {
 		return workbench.E(workbench.CodeInvalidRequest, "language must be python, javascript, typescript or bash").WithField("language")
 	}
 	switch {

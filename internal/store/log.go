@@ -11,19 +11,25 @@ import (
 // StatusEntry is the log entry of a move to a status: meta is
 // {"status": …, "reason": …}.
 func StatusEntry(runID string, seq int64, s workbench.Status, r workbench.Reason, at time.Time) workbench.LogEntry {
-	return workbench.LogEntry{RunID: runID, Seq: seq, Kind: workbench.LogStatus, Meta: statusMeta(s, r), At: at}
+	return workbench.LogEntry{RunID: runID, Seq: seq, Kind: workbench.LogStatus, Meta: statusMeta(s, r, ""), At: at}
 }
 
 // TerminalEntry is the last entry of every run's log.
 func TerminalEntry(runID string, seq int64, s workbench.Status, r workbench.Reason, at time.Time) workbench.LogEntry {
-	return workbench.LogEntry{RunID: runID, Seq: seq, Kind: workbench.LogTerminal, Meta: statusMeta(s, r), At: at}
+	return endOf(workbench.Run{ID: runID, Status: s, Reason: r}, seq, at)
 }
 
-func statusMeta(s workbench.Status, r workbench.Reason) json.RawMessage {
+// endOf is the terminal entry of a run that has ended, with what is said of that.
+func endOf(r workbench.Run, seq int64, at time.Time) workbench.LogEntry {
+	return workbench.LogEntry{RunID: r.ID, Seq: seq, Kind: workbench.LogTerminal, Meta: statusMeta(r.Status, r.Reason, r.Message), At: at}
+}
+
+func statusMeta(s workbench.Status, r workbench.Reason, message string) json.RawMessage {
 	return json.RawMessage(toJSON(struct {
-		Status workbench.Status `json:"status"`
-		Reason workbench.Reason `json:"reason,omitempty"`
-	}{s, r}))
+		Status  workbench.Status `json:"status"`
+		Reason  workbench.Reason `json:"reason,omitempty"`
+		Message string           `json:"message,omitempty"`
+	}{s, r, message}))
 }
 
 func (t *tx) insertEntry(e workbench.LogEntry) error {

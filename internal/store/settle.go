@@ -99,7 +99,7 @@ func (db *DB) Settle(ctx context.Context, s Settlement) error {
 		entries := s.Entries
 		if terminals(entries) == 0 {
 			entries = append(append([]workbench.LogEntry{}, entries...),
-				TerminalEntry(s.Run.ID, o.end.seq+int64(len(entries))+1, s.Run.Status, s.Run.Reason, *s.Run.FinishedAt))
+				endOf(s.Run, o.end.seq+int64(len(entries))+1, *s.Run.FinishedAt))
 		}
 		if terminals(entries) != 1 || entries[len(entries)-1].Kind != workbench.LogTerminal {
 			return workbench.E(workbench.CodeConflict, "a run's log ends with exactly one terminal entry")
@@ -273,7 +273,7 @@ func (t *tx) cancel(runID string, reason workbench.Reason, at time.Time) (workbe
 		return r, err
 	}
 	r.Status, r.Reason, r.CancelRequested, r.FinishedAt = workbench.StatusCancelled, reason, true, pointMicros(micros(at))
-	r.Message = "cancelled before it started"
+	r.Message = workbench.CancelMessage(reason, false)
 	if _, err := t.exec("UPDATE runs SET cancel_requested = 1, cancel_reason = $2 WHERE id = $1", runID, string(reason)); err != nil {
 		return r, err
 	}
@@ -283,7 +283,7 @@ func (t *tx) cancel(runID string, reason workbench.Reason, at time.Time) (workbe
 // endWithoutEngine settles a run that no engine reports on: its outputs are
 // what the log holds.
 func (t *tx) endWithoutEngine(r workbench.Run, o out, at time.Time) (workbench.Run, error) {
-	if err := t.append(r.ID, &o.end, []workbench.LogEntry{TerminalEntry(r.ID, o.end.seq+1, r.Status, r.Reason, at)}); err != nil {
+	if err := t.append(r.ID, &o.end, []workbench.LogEntry{endOf(r, o.end.seq+1, at)}); err != nil {
 		return r, err
 	}
 	if err := t.finish(r.SessionID, r, o); err != nil {

@@ -63,7 +63,7 @@ func (c *Client) InterruptContext(ctx context.Context, sessionID, id string) (wo
 
 // RunCell submits a cell to a context and waits for its end: CreateSessionRun
 // and WaitForSessionRun. An empty context is workbench.DefaultContext, which
-// needs no creating. A cell that raised is a receipt, not an error. Codes: those
+// needs no creating; an empty language is the context's. A cell that raised is a receipt, not an error. Codes: those
 // of CreateSessionRun, context_not_found, context_language, context_lost.
 func (c *Client) RunCell(ctx context.Context, sessionID, contextID string, language workbench.Language, code string) (workbench.Receipt, error) {
 	if contextID == "" {

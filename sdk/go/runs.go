@@ -14,7 +14,7 @@ import (
 
 // CreateRun is one submission of code.
 type CreateRun struct {
-	Language    workbench.Language         `json:"language"`
+	Language    workbench.Language         `json:"language,omitempty"` // a cell may leave it out: its context's
 	Code        string                     `json:"code"`
 	Args        []string                   `json:"args,omitempty"`
 	Env         map[string]string          `json:"env,omitempty"`

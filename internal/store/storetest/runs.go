@@ -258,7 +258,8 @@ func testCancel(t *testing.T, open Open) {
 		log, err := w.Log(ctx(t), w.ann, r.ID, 0, 0)
 		want(t, err, "")
 		equal(t, "entries", len(log), 2)
-		equal(t, "meta", string(log[1].Meta), `{"status":"cancelled","reason":"cancelled_by_user"}`)
+		equal(t, "meta", string(log[1].Meta), `{"status":"cancelled","reason":"cancelled_by_user","message":"cancelled before it started, on request"}`)
+		equal(t, "message", again.Message, "cancelled before it started, on request")
 	})
 	t.Run("a run that is out is asked", func(t *testing.T) {
 		w := mustWorld(t, open)

@@ -166,6 +166,7 @@ func testEnding(t *testing.T, open Open) {
 	r := w.mustRun(queued.ID)
 	equal(t, "a queued run", r.Status, workbench.StatusCancelled)
 	equal(t, "its reason", r.Reason, workbench.ReasonSessionExpired)
+	equal(t, "its message", r.Message, "cancelled before it started, when its session came to its deadline")
 	r = w.mustRun(out.ID)
 	equal(t, "a run that is out", r.Status, workbench.StatusDispatching)
 	equal(t, "is asked to cancel", r.CancelRequested, true)
