@@ -341,15 +341,15 @@ func CancelMessage(why Reason, begun bool) string {
 	if begun {
 		when = "cancelled while it ran"
 	}
-	switch why {
-	case ReasonSessionClosed:
-		return when + ", when its session was closed"
-	case ReasonSessionExpired:
-		return when + ", when its session came to its deadline"
-	case ReasonRestart:
-		return when + ", when its session was restarted"
+	since, ok := map[Reason]string{
+		ReasonSessionClosed:  ", when its session was closed",
+		ReasonSessionExpired: ", when its session came to its deadline",
+		ReasonRestart:        ", when its session was restarted",
+	}[why]
+	if !ok {
+		since = ", on request"
 	}
-	return when + ", on request"
+	return when + since
 }
 
 // The names in limitsHit.

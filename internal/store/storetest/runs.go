@@ -166,7 +166,7 @@ func testSettle(t *testing.T, open Open) {
 		equal(t, "captured", read.Outputs.Stdout.CapturedBytes, 4)
 		log, err := w.Log(ctx(t), w.ann, r.ID, 3, 0)
 		want(t, err, "")
-		equal(t, "entry", string(log[0].Meta), `{"status":"unknown","reason":"server_lost"}`)
+		equal(t, "entry", string(log[0].Meta), `{"status":"unknown","reason":"server_lost","message":"the server lost sight of this run; it was not started again"}`)
 		queued := w.mustAdmit(w.ann, s.ID)
 		_, err = w.SettleUnknown(ctx(t), queued.ID, epoch+1, workbench.ReasonServerLost, w.now)
 		want(t, err, workbench.CodeConflict)
