@@ -58,13 +58,16 @@ func (a Artifact) Owner() Owner {
 // Readable returns 410 if the file was deleted or its deadline has passed.
 func (a Artifact) Readable(now time.Time) error {
 	if a.DeletedAt != nil {
-		return E(CodeArtifactDeleted, "artifact %s was deleted%s", a.ID, at(a.DeletedAt))
+		return E(CodeArtifactDeleted, "artifact %s was deleted%s", a.ID, at(a.DeletedAt)).WithHint(uploadAgain)
 	}
 	if !now.Before(a.ExpiresAt) {
-		return E(CodeArtifactExpired, "artifact %s reached its deadline at %s", a.ID, a.ExpiresAt.UTC().Format(time.RFC3339))
+		return E(CodeArtifactExpired, "artifact %s reached its deadline at %s", a.ID, a.ExpiresAt.UTC().Format(time.RFC3339)).WithHint(uploadAgain)
 	}
 	return nil
 }
+
+// uploadAgain is what to do about a file whose bytes are gone.
+const uploadAgain = "use another file, or upload this one again: the list of the session's retained files shows which are there"
 
 // Bounds of names and paths.
 const (

@@ -87,7 +87,7 @@ func (p Principal) Require(s Scope) error {
 		return nil
 	}
 	return E(CodeForbidden, "this key lacks the scope %q", s).
-		WithHint("use a key created with --scope %s", s)
+		WithHint(`use a key that has it: POST /v1/workbench/keys gives a key those that "scopes" lists, such as ["execute", "read"]`)
 }
 
 // Owner is whom a thing belongs to.

@@ -15,7 +15,7 @@ import (
 
 func (a *app) commitsCommand() *cobra.Command {
 	var l local
-	c := group(&cobra.Command{Use: "commits", Short: "List, show, compare and download earlier states of a session's workspace"})
+	c := group(&cobra.Command{Use: "commits", Aliases: []string{"commit"}, Short: "List, show, compare and download earlier states of a session's workspace"})
 	l.flags(c.PersistentFlags(), localData())
 	c.AddCommand(a.commitsList(&l), a.commitsShow(&l), a.commitsFiles(&l), a.commitsDownload(&l), a.commitsDiff(&l), a.commitsTar(&l))
 	return c

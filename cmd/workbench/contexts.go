@@ -13,7 +13,7 @@ import (
 func (a *app) contextsCommand() *cobra.Command {
 	var l local
 	c := group(&cobra.Command{
-		Use: "contexts", Short: "Create, list, restart and end a session's living interpreters",
+		Use: "contexts", Aliases: []string{"context"}, Short: "Create, list, restart and end a session's living interpreters",
 		Long: "A context is an interpreter of a session that lives from cell to cell: what one defines is there for the next one. `workbench run --session SESSION --context ID FILE` runs a cell in it.\n\n" +
 			"Contexts live in the memory of a server. Without --server they end with the command.",
 	})

@@ -16,7 +16,7 @@ import (
 
 func (a *app) filesCommand() *cobra.Command {
 	var l local
-	c := group(&cobra.Command{Use: "files", Short: "List, fetch and change the files of a session's workspace",
+	c := group(&cobra.Command{Use: "files", Aliases: []string{"file"}, Short: "List, fetch and change the files of a session's workspace",
 		Long: "The workspace is what programs find in their working directory: as it is now while one runs, else as last committed. Every change is a commit (workbench commits). " +
 			"Retained files are something else: workbench artifact."})
 	l.flags(c.PersistentFlags(), localData())
@@ -99,16 +99,27 @@ func (a *app) filesPut(l *local) *cobra.Command {
 	var absent bool
 	c := &cobra.Command{
 		Use: "put SESSION FILE [PATH]", Short: "Put a file into a session's workspace", Args: between(2, 3),
-		Long: "FILE goes to PATH in the workspace, by default under its own name; directories above it are made. It is there whole or not at all.",
+		Long: "FILE goes to PATH in the workspace, by default under its own name; directories above it are made. It is there whole or not at all. FILE - is standard input, which has no name: it needs PATH.",
 		RunE: func(c *cobra.Command, args []string) error {
-			f, length, err := openInput(args[1])
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			w := sdk.WriteFile{Path: optional(args, 2), IfMatch: match, IfAbsent: absent, Size: length}
-			if w.Path == "" {
-				w.Path = filepath.Base(args[1])
+			w := sdk.WriteFile{Path: optional(args, 2), IfMatch: match, IfAbsent: absent}
+			var content io.Reader = a.in
+			if args[1] == "-" {
+				if w.Path == "" {
+					return usageError(c, "standard input has no name: give PATH, too")
+				}
+			} else {
+				f, length, err := openInput(args[1])
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				content, w.Size = f, length
+				if length == 0 {
+					content = strings.NewReader("") // its length is known
+				}
+				if w.Path == "" {
+					w.Path = filepath.Base(args[1])
+				}
 			}
 			if mode != "" {
 				bits, err := strconv.ParseUint(mode, 8, 32)
@@ -120,10 +131,6 @@ func (a *app) filesPut(l *local) *cobra.Command {
 			}
 			if match != "" && absent {
 				return usageError(c, "--if-match and --if-absent exclude each other")
-			}
-			var content io.Reader = f
-			if length == 0 {
-				content = strings.NewReader("") // its length is known
 			}
 			return a.withClient(c, l, func(ctx context.Context, client *client) error {
 				change, err := client.WriteWorkspaceFile(ctx, args[0], w, content)

@@ -56,14 +56,27 @@ func (a *app) runsShow(l *local) *cobra.Command {
 	var wait bool
 	c := &cobra.Command{
 		Use: "show RUN", Short: "Show a run's receipt", Args: exactly(1),
-		RunE: onOne(a, l, func(ctx context.Context, client *client, id string) (workbench.Receipt, error) {
-			if wait {
-				return client.WaitForSessionRun(ctx, id)
-			}
-			return client.GetRun(ctx, id, 0)
-		}, a.showRun),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				if !wait {
+					r, err := client.GetRun(ctx, args[0], 0)
+					if err != nil {
+						return err
+					}
+					return a.print(r, func() error { return a.showRun(r) })
+				}
+				r, err := client.WaitForSessionRun(ctx, args[0])
+				if err == nil {
+					err = a.print(r, func() error { return a.showRun(r) })
+				}
+				if status := exitOf(r.Run); err == nil && status != 0 {
+					return exitError(status)
+				}
+				return err
+			})
+		},
 	}
-	c.Flags().BoolVar(&wait, "wait", false, "wait for the run's end")
+	c.Flags().BoolVar(&wait, "wait", false, "wait for the run's end, and exit as workbench run does")
 	return c
 }
 

@@ -94,7 +94,7 @@ func (a *app) more(next string) {
 
 func (a *app) sessionCommand() *cobra.Command {
 	var l local
-	c := group(&cobra.Command{Use: "session", Short: "Create, list, change and end sessions"})
+	c := group(&cobra.Command{Use: "session", Aliases: []string{"sessions"}, Short: "Create, list, change and end sessions"})
 	l.flags(c.PersistentFlags(), localData())
 	c.AddCommand(a.sessionCreate(&l), a.sessionList(&l), a.sessionShow(&l), a.sessionConfigure(&l), a.sessionRestart(&l), a.sessionRollback(&l), a.sessionFork(&l),
 		a.sessionClose(&l), a.sessionEvents(&l))

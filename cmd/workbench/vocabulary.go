@@ -61,7 +61,10 @@ var anywhere = map[string]string{
 // the same on the command line. FLAG is the one for files, HELP the command.
 var advice = []struct{ said, means string }{
 	{"GET /v1/workbench/runtime-tiers", "workbench sizes"},
+	{`POST /v1/workbench/keys gives a key those that "scopes" lists, such as ["execute", "read"]`, "workbench key create gives a key those that --scope names"},
 	{"POST /v1/workbench/keys", "workbench key create"},
+	{`made with "contents": true`, "made with --contents"},
+	{"restart the context with cancelActive: true", "use workbench contexts restart --cancel-active"},
 	{"send one of them: GET /v1/workbench/sessions/{id}/commits lists the commits", "give one of them: workbench commits list SESSION lists the commits"},
 	{"limits.timeoutMs of the session; its limits.maxTimeoutMs is the longest", "the session's default; its limit maxTimeoutMs is the longest"},
 	{"background: true for a run of up to 3600000 ms", "--background for a run of up to 60m"},

@@ -52,6 +52,11 @@ func (b *bodySchema) read(c *call) (any, error) {
 	}
 	tree, err := parseStrict(raw)
 	if err != nil {
+		for _, field := range []string{"pathBase64", "fromBase64"} {
+			if b.resolved(b.schema).Properties[field] != nil && !utf8.Valid(raw) {
+				return nil, workbench.AsError(err).WithHint(nameBytes, field)
+			}
+		}
 		return nil, err
 	}
 	if err := b.validate(tree); err != nil {

@@ -70,6 +70,9 @@ func parseQuery(raw string, params []Param) (query, error) {
 		}
 		for _, v := range values[name] {
 			if err := params[i].check(v); err != nil {
+				if named := name + "Base64"; !utf8.ValidString(v) && slices.ContainsFunc(params, func(p Param) bool { return p.Name == named }) {
+					return query{}, workbench.AsError(err).WithHint(nameBytes, named)
+				}
 				return query{}, err
 			}
 		}
@@ -81,6 +84,9 @@ func parseQuery(raw string, params []Param) (query, error) {
 	}
 	return query{values: values}, nil
 }
+
+// nameBytes is what to do about a name that is no text.
+const nameBytes = "send a name that is not UTF-8 in %s instead, as its bytes in standard base64"
 
 func (p Param) check(v string) error {
 	bad := func(fallback workbench.Code, format string, args ...any) *workbench.Error {

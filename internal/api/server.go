@@ -9,6 +9,7 @@ import (
 	"path"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -215,9 +216,23 @@ func (s *Server) noRoute(w *reply, r *http.Request) {
 		w.err = none
 	} else {
 		w.Header().Set("Allow", allow)
-		w.err = workbench.E(workbench.CodeMethodNotAllowed, "this path does not take the method").WithHint("use one of: %s", allow)
+		w.err = workbench.E(workbench.CodeMethodNotAllowed, "this path does not take the method").WithHint("use one of: %s%s", allow, instead(r))
 	}
 	writeProblem(w, w.err, w.requestID)
+}
+
+// instead names the route for what a method usually means where it is not taken.
+func instead(r *http.Request) string {
+	for _, way := range []struct{ methods, of, action, does string }{
+		{"DELETE", "sessions", "close", "ends the session"},
+		{"PUT PATCH", "sessions", "configure", "changes the session"},
+		{"DELETE", "runs", "cancel", "cancels the run"},
+	} {
+		if ok, _ := path.Match(base+"/"+way.of+"/*", r.URL.Path); ok && slices.Contains(strings.Fields(way.methods), r.Method) {
+			return "; POST " + base + "/" + way.of + "/{id}/" + way.action + " " + way.does
+		}
+	}
+	return ""
 }
 
 // allowed lists the methods that the path of r takes.

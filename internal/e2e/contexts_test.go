@@ -126,6 +126,29 @@ func TestCellsSpeakTheirContextsLanguage(t *testing.T) {
 	}
 }
 
+// A context whose cell runs says how it is restarted or deleted all the same.
+func TestBusyContextSaysTheWay(t *testing.T) {
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, ContextID: workbench.DefaultContext, Code: "echo begun; sleep 600"})
+	s.mustReach(run, "begun\n")
+	_, err := s.c.RestartContext(t.Context(), s.id, workbench.DefaultContext, false)
+	wantCode(t, err, workbench.CodeRunsActive)
+	if hint := workbench.AsError(err).Hint; !strings.Contains(hint, "cancelActive: true") {
+		t.Errorf("a restart: hint %q", hint)
+	}
+	_, err = s.c.DeleteContext(t.Context(), s.id, workbench.DefaultContext)
+	wantCode(t, err, workbench.CodeRunsActive)
+	if hint := workbench.AsError(err).Hint; !strings.Contains(hint, "interrupt the context") {
+		t.Errorf("a delete: hint %q", hint)
+	}
+	if _, err := s.c.RestartContext(t.Context(), s.id, workbench.DefaultContext, true); err != nil {
+		t.Fatal(err)
+	}
+	r := s.mustWait(run)
+	wantEnd(t, r, workbench.StatusCancelled, workbench.ReasonCancelled)
+	wantMessage(t, r, "cancelled while it ran, on request")
+}
+
 // B23: exit ends the interpreter, its receipt and the state say so, and the
 // next cell says that it began anew.
 func TestExitEndsTheContext(t *testing.T) {

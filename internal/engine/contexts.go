@@ -244,6 +244,9 @@ func (e *Engine) RestartContext(ctx context.Context, p workbench.Principal, sess
 			c, err = e.o.Store.RestartContext(ctx, p, sessionID, id, handle, e.now())
 		}
 	}
+	if workbench.HasCode(err, workbench.CodeRunsActive) && !cancelActive {
+		err = workbench.AsError(err).WithHint("wait for them, or restart the context with cancelActive: true")
+	}
 	if err != nil {
 		return c, err
 	}

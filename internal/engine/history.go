@@ -20,7 +20,7 @@ func mayReadContents(p workbench.Principal) error {
 	}
 	if p.Admin() && !p.Contents {
 		return workbench.E(workbench.CodeForbidden, "this key sees metadata, not contents").
-			WithHint("use the owner's key, or an admin key created with --contents")
+			WithHint(`use the owner's key, or an admin key that was made with "contents": true`)
 	}
 	return nil
 }

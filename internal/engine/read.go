@@ -163,7 +163,7 @@ func contentsOf(p workbench.Principal, run workbench.Run) error {
 		return nil
 	}
 	return workbench.E(workbench.CodeForbidden, "this key sees metadata, not contents").
-		WithHint("use the owner's key, or an admin key created with --contents")
+		WithHint(`use the owner's key, or an admin key that was made with "contents": true`)
 }
 
 // openEntry unseals the data of an output or a result; other kinds have none.

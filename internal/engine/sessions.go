@@ -54,7 +54,7 @@ func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req work
 	}
 	if p.TenantID == "" || p.UserID == "" {
 		return bad(workbench.E(workbench.CodeForbidden, "this key acts for nobody, so it cannot own a session").
-			WithHint("create a direct key (workbench key create --kind direct) or an embedded one, and use that"))
+			WithHint("use a direct or an embedded key; POST /v1/workbench/keys makes one"))
 	}
 	kind, err := sessionKind(p, req.Kind)
 	if err != nil {

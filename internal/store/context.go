@@ -121,7 +121,7 @@ func (t *tx) lockContext(p workbench.Principal, sessionID, id string, at time.Ti
 	n, err := scanInt(t.row("SELECT COUNT(*) FROM runs WHERE session_id = $1 AND finished_at = 0 AND context_id = $2", sessionID, id))
 	if err == nil && n > 0 {
 		err = workbench.E(workbench.CodeRunsActive, "%d of the context's cells have not ended", n).
-			WithHint("wait for them, or cancel them, and try again")
+			WithHint("wait for them, cancel them, or interrupt the context, and try again")
 	}
 	return c, err
 }
