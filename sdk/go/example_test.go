@@ -137,6 +137,54 @@ func ExampleClient_RunFiles() {
 	}
 }
 
+// The workspace of a session without a program: a file put, listed, moved, and
+// what it was before, from the history.
+func ExampleClient_WriteWorkspaceFile() {
+	ctx := context.Background()
+	client, err := sdk.New(sdk.Options{BaseURL: os.Getenv("WORKBENCH_SERVER"), Key: os.Getenv("WORKBENCH_KEY")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	session, err := client.CreateAgentSession(ctx, sdk.CreateSession{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	first, err := client.WriteWorkspaceFile(ctx, session.ID, sdk.WriteFile{Path: "in/may.csv"}, strings.NewReader("1,2\n"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := client.MoveWorkspaceFile(ctx, session.ID, workbench.MoveFile{From: "in/may.csv", To: "old/may.csv"}); err != nil {
+		log.Fatal(err)
+	}
+	now, err := client.ListWorkspace(ctx, session.ID, workbench.TreeQuery{Recursive: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, e := range now.Items {
+		fmt.Println("now:", e.Type, e.Name())
+	}
+	commits, err := client.ListCommits(ctx, session.ID, workbench.Page{}) // the newest first
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("commits:", len(commits.Items))
+	then, err := client.CommitTree(ctx, first.Commit.ID, workbench.TreeQuery{Path: "in"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, e := range then.Items {
+		fmt.Println("then:", e.Type, e.Name(), e.Size)
+	}
+	content, err := client.ReadCommitFile(ctx, first.Commit.ID, "in/may.csv")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("it held: %s", content)
+	if _, err := client.CloseAgentSession(ctx, session.ID); err != nil {
+		log.Fatal(err)
+	}
+}
+
 // An application's own key acts for its users, each with their own sessions,
 // files and limits.
 func ExampleClient_For() {
