@@ -156,18 +156,6 @@ func (e *Engine) contextUse(s workbench.Session, spec workbench.RunSpec) *store.
 		Dir: workbench.WorkspaceDir, Handle: workbench.NewID(workbench.KindContext), CreatedAt: e.now()}}
 }
 
-// contextLanguage is the language of a cell that names none: its context's.
-// Codes: context_not_found, invalid_request for the context that its first cell
-// makes.
-func (e *Engine) contextLanguage(ctx context.Context, p workbench.Principal, sessionID, id string) (workbench.Language, error) {
-	c, err := e.o.Store.Context(ctx, p, sessionID, id)
-	if id == workbench.DefaultContext && workbench.HasCode(err, workbench.CodeContextNotFound) {
-		return "", workbench.E(workbench.CodeInvalidRequest, "language is required: the session has no context %q yet, and its first cell makes it in that cell's language", id).
-			WithField("language").WithHint("name it: python, javascript, typescript or bash")
-	}
-	return c.Language, err
-}
-
 // Contexts lists a session's contexts, the first one made first.
 func (e *Engine) Contexts(ctx context.Context, p workbench.Principal, sessionID string) ([]workbench.Context, error) {
 	if err := p.Require(workbench.ScopeRead); err != nil {

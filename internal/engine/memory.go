@@ -110,7 +110,7 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (back bool,
 		return false, err
 	}
 	began := time.Now()
-	r, err := c.unpack(ctx, s, kept, kind)
+	r, err := c.unpack(ctx, s, kept)
 	if err != nil {
 		return false, err
 	}
@@ -128,7 +128,7 @@ func (c *compute) comeBack(ctx context.Context, s workbench.Session) (back bool,
 	c.returns.Store(nil)
 	cause := r.useless
 	if cause == nil {
-		cause = c.restore(ctx, r, vessel)
+		cause = c.restore(ctx, r, kind.Class, vessel)
 	}
 	outcome := "restored"
 	if back = cause == nil; !back {
@@ -215,14 +215,13 @@ func setOf(names []string) map[string]bool {
 // can never be.
 type unpacked struct {
 	kept    workbench.Checkpoint
-	class   sandbox.Class
 	dir     string
 	useless error
 	discard func()
 }
 
 // unpack opens kept memory. An error is for what may be otherwise another time.
-func (c *compute) unpack(ctx context.Context, s workbench.Session, kept workbench.Checkpoint, kind pool.Kind) (*unpacked, error) {
+func (c *compute) unpack(ctx context.Context, s workbench.Session, kept workbench.Checkpoint) (*unpacked, error) {
 	r := &unpacked{kept: kept, discard: func() {}}
 	switch _, can := c.e.o.Driver.(sandbox.Restorer); {
 	case !can:
@@ -239,7 +238,7 @@ func (c *compute) unpack(ctx context.Context, s workbench.Session, kept workbenc
 	if r.dir, err = c.e.o.Memory.Make(); err != nil {
 		return nil, err
 	}
-	r.class, r.discard = kind.Class, func() { c.e.forgetMemory(r.dir) }
+	r.discard = func() { c.e.forgetMemory(r.dir) }
 	b := checkpoint.Binding{TenantID: s.TenantID, SessionID: s.ID, Generation: kept.Generation}
 	err = c.e.o.Checkpoints.Open(ctx, b, kept.Blob, r.dir)
 	if workbench.HasCode(err, workbench.CodeCorrupt) {
@@ -255,10 +254,10 @@ func (c *compute) unpack(ctx context.Context, s workbench.Session, kept workbenc
 
 // restore has the driver start what a checkpoint held, in a place that the
 // caller has taken, and in the vessel if there is one.
-func (c *compute) restore(ctx context.Context, r *unpacked, vessel sandbox.Sandbox) error {
+func (c *compute) restore(ctx context.Context, r *unpacked, class sandbox.Class, vessel sandbox.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	box, err := c.e.o.Driver.(sandbox.Restorer).Restore(ctx, r.class, r.dir, vessel)
+	box, err := c.e.o.Driver.(sandbox.Restorer).Restore(ctx, class, r.dir, vessel)
 	if err != nil {
 		return err
 	}

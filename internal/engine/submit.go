@@ -228,6 +228,18 @@ func digests(selected []workbench.Artifact, sel []workbench.ArtifactSelect) []wo
 	return out
 }
 
+// contextLanguage is the language of a cell that names none: its context's.
+// Codes: context_not_found, invalid_request for the context that its first cell
+// makes.
+func (e *Engine) contextLanguage(ctx context.Context, p workbench.Principal, sessionID, id string) (workbench.Language, error) {
+	c, err := e.o.Store.Context(ctx, p, sessionID, id)
+	if id == workbench.DefaultContext && workbench.HasCode(err, workbench.CodeContextNotFound) {
+		return "", workbench.E(workbench.CodeInvalidRequest, "language is required: the session has no context %q yet, and its first cell makes it in that cell's language", id).
+			WithField("language").WithHint("name it: python, javascript, typescript or bash")
+	}
+	return c.Language, err
+}
+
 func validateCode(s workbench.Session, spec workbench.RunSpec) error {
 	if !slices.Contains(workbench.Languages(), spec.Language) && (spec.Language != "" || spec.ContextID == "") {
 		return workbench.E(workbench.CodeInvalidRequest, "language must be python, javascript, typescript or bash").WithField("language")
