@@ -32,7 +32,8 @@ type compute struct {
 	foreground, background lane
 	over, forgotten        bool
 
-	held atomic.Int32 // restarts that cancel what runs: no run begins meanwhile
+	grant atomic.Int64 // epoch of a lease that is c's from accept on; 0: none
+	held  atomic.Int32 // restarts that cancel what runs: no run begins meanwhile
 
 	// mu is held by whoever uses or changes what follows: a lane while it brings
 	// a run to its start and while it settles it, a restart, the end of the
@@ -126,6 +127,7 @@ func (c *compute) alone() {
 // lease makes sure this engine owns the session. Code: conflict while another
 // engine does, or once this one has forgotten it.
 func (c *compute) lease(ctx context.Context) error {
+	c.accept()
 	if c.epoch > 0 {
 		return nil
 	}
@@ -138,6 +140,33 @@ func (c *compute) lease(ctx context.Context) error {
 	}
 	c.epoch = epoch
 	return nil
+}
+
+// granted hands a lease that came with an admission to the session's place here.
+// A stopping engine gives it back.
+func (e *Engine) granted(ctx context.Context, id string, epoch int64) {
+	if epoch == 0 {
+		return
+	}
+	e.mu.Lock()
+	stopping := e.stopping
+	if !stopping {
+		e.computeLocked(id).grant.Store(epoch)
+	}
+	e.mu.Unlock()
+	if !stopping {
+		return
+	}
+	if err := e.o.Store.ReleaseLease(context.WithoutCancel(ctx), id, e.id, epoch); err != nil {
+		e.log.Warn("lease not released", "session", id, "err", err)
+	}
+}
+
+// accept makes a lease that was granted c's. The caller holds c.mu.
+func (c *compute) accept() {
+	if epoch := c.grant.Swap(0); c.epoch == 0 {
+		c.epoch = epoch
+	}
 }
 
 // fenced gives up what another engine has taken over: the run in flight is

@@ -289,6 +289,7 @@ func (e *Engine) leaveAll() {
 	for _, c := range all {
 		c.mu.Lock()
 		c.dropFor(kill, workbench.LossServer)
+		c.accept()
 		if c.epoch > 0 {
 			if err := e.o.Store.ReleaseLease(kill, c.id, e.id, c.epoch); err != nil {
 				e.log.Warn("lease not released", "session", c.id, "err", err)

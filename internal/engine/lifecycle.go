@@ -119,6 +119,7 @@ func (e *Engine) forget(ctx context.Context, id string) {
 	}
 	defer c.mu.Unlock()
 	c.drop(ctx)
+	c.accept()
 	if c.epoch > 0 {
 		if err := e.o.Store.ReleaseLease(ctx, id, e.id, c.epoch); err != nil {
 			e.log.Warn("lease not released", "session", id, "err", err)

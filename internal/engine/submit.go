@@ -82,6 +82,7 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 	if req.Trail != nil {
 		req.Trail.Target = run.ID
 	}
+	lease := store.LeaseWish{EngineID: e.id, TTL: e.o.LeaseTTL}
 	run, replayed, err := e.o.Store.Admit(ctx, p, store.Admission{
 		Trail: req.Trail,
 		Run:   run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
@@ -91,12 +92,13 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 				return speaks // a repeat is one also where its context has gone meanwhile
 			}
 			return e.usable(ctx, s, spec, selected)
-		}, Context: e.contextUse(s, spec),
+		}, Context: e.contextUse(s, spec), Lease: &lease,
 	})
 	if err != nil {
 		return workbench.Submitted{}, err
 	}
 	if !replayed {
+		e.granted(ctx, run.SessionID, lease.Epoch)
 		e.wake(run.SessionID, run.Lane)
 	}
 	return workbench.Submitted{Run: run, Replayed: replayed, Recorded: req.Trail != nil && !replayed}, nil

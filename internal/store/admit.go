@@ -22,6 +22,9 @@ func (db *DB) Admit(ctx context.Context, p workbench.Principal, a Admission) (ru
 	}
 	err = db.write(ctx, "admit", func(t *tx) error {
 		var err error
+		if a.Lease != nil {
+			a.Lease.Epoch = 0
+		}
 		run, replayed, err = t.admit(p, a)
 		if duplicate(err) && a.IdempotencyKey != "" {
 			// PostgreSQL: another session's admission with this key committed
@@ -75,10 +78,25 @@ func (t *tx) admit(p workbench.Principal, a Admission) (workbench.Run, bool, err
 		}
 	}
 	run, err := t.insertRun(s, a)
+	if err == nil && a.Lease != nil && s.LeaseOwner == "" {
+		err = t.takeLease(s.Session, a.Lease)
+	}
 	if err == nil && a.Trail != nil {
 		err = t.insertAudit(*a.Trail)
 	}
 	return run, false, err
+}
+
+// takeLease takes a free lease.
+func (t *tx) takeLease(s workbench.Session, wish *LeaseWish) error {
+	now, err := t.now()
+	if err != nil {
+		return err
+	}
+	wish.Epoch = s.LeaseEpoch + 1
+	_, err = t.exec("UPDATE sessions SET lease_owner = $2, lease_epoch = $3, lease_expires = $4 WHERE id = $1",
+		s.ID, wish.EngineID, wish.Epoch, now+wish.TTL.Microseconds())
+	return err
 }
 
 // admitting is what admission needs of a session.
@@ -90,9 +108,10 @@ type admitting struct {
 func (t *tx) lockForAdmission(p workbench.Principal, id string, lane workbench.Lane) (admitting, int, error) {
 	var s admitting
 	var expires, ended int64
-	q := newQuery("SELECT s.id, s.project_id, s.tenant_id, s.user_id, s.state, s.revision, s.expires_at, s.ended_at, s.run_count FROM sessions s WHERE ").
+	q := newQuery("SELECT s.id, s.project_id, s.tenant_id, s.user_id, s.state, s.revision, s.expires_at, s.ended_at, s.run_count, s.lease_owner, s.lease_epoch FROM sessions s WHERE ").
 		add("s.id = ?", id).visible(p, "s", "id")
-	err := t.row(q.String()+t.forUpdate(), q.args...).Scan(&s.ID, &s.ProjectID, &s.TenantID, &s.UserID, &s.State, &s.Revision, &expires, &ended, &s.runs)
+	err := t.row(q.String()+t.forUpdate(), q.args...).Scan(&s.ID, &s.ProjectID, &s.TenantID, &s.UserID, &s.State, &s.Revision, &expires, &ended, &s.runs,
+		&s.LeaseOwner, &s.LeaseEpoch)
 	if err != nil {
 		return s, 0, missing(err, "session")
 	}

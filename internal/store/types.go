@@ -30,6 +30,16 @@ type Admission struct {
 	// for new jobs only; its errors are context_not_found, context_language and
 	// context_lost.
 	Context *ContextUse
+	// Lease, when not nil, is taken with the admission where the session's is
+	// free: whoever admits a run is about to work on it.
+	Lease *LeaseWish
+}
+
+// LeaseWish asks for a session's lease, if nobody has it. See AcquireLease.
+type LeaseWish struct {
+	EngineID string
+	TTL      time.Duration
+	Epoch    int64 // set by Admit: of the lease that it took; 0 if it took none
 }
 
 // ContextUse is what a cell asks of its context.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/store"
 )
 
 func testLeases(t *testing.T, open Open) {
@@ -81,6 +82,45 @@ func testLeases(t *testing.T, open Open) {
 		_, err = w.AcquireLease(ctx(t), late.ID, "eng_two", time.Minute)
 		want(t, err, workbench.CodeConflict)
 		want(t, w.Settle(ctx(t), w.settlement(r, epoch, workbench.StatusSucceeded)), "") // its work counts
+	})
+	t.Run("an admission takes a lease that is free, and no other", func(t *testing.T) {
+		w := mustWorld(t, open)
+		s := w.mustSession(w.ann)
+		admit := func(key, fingerprint string) (int64, error) {
+			a := w.admission(s.ID, key, fingerprint)
+			a.Lease = &store.LeaseWish{EngineID: engine, TTL: time.Minute}
+			_, _, err := w.Admit(ctx(t), w.ann, a)
+			return a.Lease.Epoch, err
+		}
+		epoch, err := admit("k", "f")
+		want(t, err, "")
+		equal(t, "epoch", epoch, 1)
+		equal(t, "owner", w.mustRead(s.ID).LeaseOwner, engine)
+		own, err := w.AcquireLease(ctx(t), s.ID, engine, time.Minute)
+		want(t, err, "")
+		equal(t, "it is the engine's as any", own, epoch)
+		_, err = w.AcquireLease(ctx(t), s.ID, "eng_two", time.Minute)
+		want(t, err, workbench.CodeConflict)
+		again, err := admit("", "f")
+		want(t, err, "")
+		equal(t, "what the engine has already", again, 0)
+
+		want(t, w.ReleaseLease(ctx(t), s.ID, engine, epoch), "")
+		replayed, err := admit("k", "f")
+		want(t, err, "")
+		equal(t, "for a repeat", replayed, 0)
+		refused, err := admit("k", "other")
+		want(t, err, workbench.CodeIdempotencyReused)
+		equal(t, "for what is refused", refused, 0)
+		equal(t, "nobody's", w.mustRead(s.ID).LeaseOwner, "")
+
+		taken, err := w.AcquireLease(ctx(t), s.ID, "eng_two", time.Minute)
+		want(t, err, "")
+		equal(t, "epoch of the other", taken, epoch+1)
+		others, err := admit("", "f")
+		want(t, err, "")
+		equal(t, "of another's", others, 0)
+		equal(t, "owner", w.mustRead(s.ID).LeaseOwner, "eng_two")
 	})
 	t.Run("a released lease is free, a stale release does nothing", func(t *testing.T) {
 		w := mustWorld(t, open)
