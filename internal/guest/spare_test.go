@@ -72,6 +72,30 @@ func TestInterpretersWait(t *testing.T) {
 	}
 }
 
+// collections prints what V8 collected of its own accord while a program that
+// allocates next to nothing waits for a moment: 4 and 8 are full collections.
+const collections = `
+import { PerformanceObserver } from "node:perf_hooks";
+const full = [];
+const observer = new PerformanceObserver((l) => full.push(...l.getEntries().map((e) => e.detail.kind).filter((k) => k >= 4)));
+observer.observe({ entryTypes: ["gc"] });
+await new Promise((wake) => setTimeout(wake, 300));
+observer.disconnect();
+process.stdout.write(full.join(" "));`
+
+// TestIdleNodeCollectsNothing: V8 takes eight seconds without work for a chance
+// to collect garbage. For a program that comes to a waiting interpreter, and a
+// cell to a stopped context, that is when it should run.
+func TestIdleNodeCollectsNothing(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	s := MustSession(t, oci.Runsc)
+	s.code(t, workbench.JavaScript, "0").want(t, 0, "")
+	s.cell(t, "c", workbench.JavaScript, "0")
+	time.Sleep(2 * warm)
+	s.code(t, workbench.JavaScript, collections).want(t, 0, "")
+	s.cell(t, "c", workbench.JavaScript, collections).want(t, 0, "")
+}
+
 // TestUnusedInterpretersGo: one that nobody uses does not wait for ever.
 func TestUnusedInterpretersGo(t *testing.T) {
 	t.Parallel() // it waits more than it works
