@@ -143,18 +143,21 @@ func (c *compute) lease(ctx context.Context) error {
 }
 
 // granted hands a lease that came with an admission to the session's place here.
-// A stopping engine gives it back.
+// Where that is about to be given up nobody would give the lease back later.
 func (e *Engine) granted(ctx context.Context, id string, epoch int64) {
 	if epoch == 0 {
 		return
 	}
 	e.mu.Lock()
-	stopping := e.stopping
-	if !stopping {
-		e.computeLocked(id).grant.Store(epoch)
+	gone := e.stopping
+	if !gone {
+		c := e.computeLocked(id)
+		if gone = c.over; !gone {
+			c.grant.Store(epoch)
+		}
 	}
 	e.mu.Unlock()
-	if !stopping {
+	if !gone {
 		return
 	}
 	if err := e.o.Store.ReleaseLease(context.WithoutCancel(ctx), id, e.id, epoch); err != nil {
