@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -128,10 +129,17 @@ func notListed(what, field, value string, allowed []string) *workbench.Error {
 	return e.WithHint("send one of these, spelled exactly so")
 }
 
+// ofCreation are the fields that say what a session is from its first moment to
+// its last: no configuration has them.
+var ofCreation = []string{"image", "size", "sandboxSize", "ttlMs", "keepMemory", "kind"}
+
 // unknownField refuses a name that is not among those allowed. kind is what
 // the name is of: a field or a parameter.
 func unknownField(kind, field, name string, allowed []string) *workbench.Error {
 	e := workbench.E(workbench.CodeUnknownField, "the request has an unknown %s %s", kind, strconv.Quote(field)).WithField(field)
+	if slices.Contains(allowed, "expectedCurrentVersion") && slices.Contains(ofCreation, name) {
+		return e.WithHint("it is chosen when a session is created and stays: create another session, or fork this one")
+	}
 	if near := Nearest(name, allowed); near != "" {
 		return e.WithHint("did you mean %q?", near)
 	}

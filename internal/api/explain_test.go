@@ -46,6 +46,8 @@ func TestSchemaErrorsSayWhatToSend(t *testing.T) {
 		{"a nested field", base + "/sessions", key, `{"limits":{"memory":1}}`, "limits.memory", `the request has an unknown field "limits.memory"`, `did you mean "memoryBytes"?`},
 		{"nothing near", runs, key, `{"language":"bash","code":"1","xyzzy":1}`, "xyzzy", `the request has an unknown field "xyzzy"`,
 			`remove it, or use one of "afterExecution", "args", "artifactIds", "background", "code", "contextId", "env", "idempotencyKey", "keep", "language", "onLostContext", "outputBytes", "reusableRun", "stdin", "timeoutMs"`},
+		{"what a session has for good", base + "/sessions/" + session + "/configure", key, `{"keepMemory":true}`, "keepMemory", `the request has an unknown field "keepMemory"`,
+			"it is chosen when a session is created and stays: create another session, or fork this one"},
 		{"no fields at all", base + "/sessions/" + session + "/close", key, `{"force":true}`, "force", `the request has an unknown field "force"`, "remove it: there is no field to set here"},
 		{"a parameter", runs + "?wait=5", key, `{"language":"bash","code":"1"}`, "wait", `the request has an unknown parameter "wait"`, `did you mean "waitMs"?`},
 	} {

@@ -100,6 +100,9 @@ func TestPythonContext(t *testing.T) {
 			if o.Reason != workbench.ReasonTimeout || !o.Context.Alive || o.ExitCode != 130 {
 				t.Errorf("%+v %+v %s", o.ExecResult, o.Context, o.stderr)
 			}
+			if !strings.HasSuffix(o.stderr, "KeyboardInterrupt\n") || strings.Contains(o.stderr, "kernel.py") {
+				t.Errorf("the trace is not the cell's: %s", o.stderr)
+			}
 			s.cell(t, "b24", workbench.Python, "print(x)").want(t, 0, "1\n")
 			r = inContext("b24", workbench.Python, "import asyncio\nawait asyncio.sleep(60)")
 			r.Timeout, r.Grace = time.Second, 20*time.Second
@@ -190,6 +193,10 @@ func TestJavaScriptContext(t *testing.T) {
 			{lang: ts, source: "import { readFileSync } from 'node:fs'\ntype T =\n  string\n\nreadFileSync('nope')", exit: 1, stderr: "cell-21.ts:5:"},
 			{lang: ts, source: "enum D {\n  A,\n  B,\n}\nconst u = 1\nthrow new Error('at six')", exit: 1, stderr: "cell-22.ts:6:"},
 			{lang: ts, source: "interface B { n: number }\n\nconst t = `a;\n  ${[1,\n  2]}\n;b {`\nt", shown: []string{"result 'a;\\n  1,2\\n;b {'"}},
+			{lang: js, source: "workbench.display(7)", shown: []string{"display 7"}},
+			{lang: js, source: "await workbench.display(8)", shown: []string{"display 8"}},
+			{lang: js, source: "Promise.resolve(9)", shown: []string{"result Promise { 9 }"}},
+			{lang: js, source: "workbench.save('nope')", exit: 1, stderr: "WorkbenchError: "},
 		} {
 			o := s.cell(t, "js", c.lang, c.source)
 			o.want(t, c.exit, c.stdout)

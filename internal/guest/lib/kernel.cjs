@@ -184,7 +184,9 @@ async function run(cell) {
   stopped.catch(() => {});
   try {
     const last = await Promise.race([evaluate(cell), stopped]);
-    if (last && last.value !== undefined) await show(cell, 'result', helper.bundle(last.value));
+    let value = last?.value;
+    if (helper.isCall(value)) value = await Promise.race([value, stopped]); // as if it were awaited
+    if (value !== undefined) await show(cell, 'result', helper.bundle(value));
     await Promise.race([helper.settled(), stopped]);
     await new Promise((go) => setImmediate(go)); // rejections that nobody handles show by then
     await cell.complaints;

@@ -152,10 +152,16 @@ def remember(name, source):
 
 
 def own_frames(trace):
-    """The trace from the first frame of a cell on."""
+    """The trace from the first frame of a cell on, without that of an interrupt."""
     at = trace
     while at is not None and at.tb_frame.f_code.co_filename not in linecache_names():
         at = at.tb_next
+    last = at
+    while last is not None and last.tb_next is not None:
+        if last.tb_next.tb_frame.f_code is on_interrupt.__code__:
+            last.tb_next = None
+        else:
+            last = last.tb_next
     return at
 
 

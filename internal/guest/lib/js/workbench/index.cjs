@@ -28,6 +28,7 @@ const HALF = /\p{Surrogate}/u; // of a pair, by itself: no text on the wire has 
 let active = 0;
 const waiting = [];
 const calls = new Set();
+const answers = new WeakSet(); // the promises that callers got
 
 let shown = Promise.resolve(); // the last display or result: they come in order
 
@@ -37,7 +38,14 @@ function turn(work, ordered = false) {
   calls.add(call);
   const ended = call.then(over, over);
   if (ordered) shown = ended;
-  return call.then((value) => value); // whose failure is the caller's to look at
+  const answer = call.then((value) => value); // whose failure is the caller's to look at
+  answers.add(answer);
+  return answer;
+}
+
+/** Whether a value is what one of the library's functions returned. */
+function isCall(value) {
+  return typeof value === 'object' && value !== null && answers.has(value);
 }
 
 /** Resolves once no call is under way. */
@@ -107,7 +115,7 @@ function save(name, content) {
 function result(value) {
   const json = JSON.stringify(value);
   if (json === undefined) return Promise.reject(new TypeError('the result is not a JSON value'));
-  return turn(() => exchange({ op: 'result', value: JSON.parse(json) }), true);
+  return turn(async () => { await exchange({ op: 'result', value: JSON.parse(json) }); }, true);
 }
 
 /** Calls a tool. */
@@ -158,7 +166,7 @@ function show(kind, data, { id, metadata } = {}) {
     }
     body = Buffer.from(JSON.stringify(content));
   }
-  const call = turn(() => exchange({ op: 'display', kind, size: body.length, id, metadata }, body), true);
+  const call = turn(async () => { await exchange({ op: 'display', kind, size: body.length, id, metadata }, body); }, true);
   call.catch(() => {}); // a program need not wait for what it shows
   return call;
 }
@@ -172,4 +180,4 @@ function display(value, options = {}) {
 }
 
 module.exports = { save, result, display, call, WorkbenchError };
-Object.defineProperties(module.exports, { show: { value: show }, bundle: { value: bundle }, settled: { value: settled } });
+Object.defineProperties(module.exports, { show: { value: show }, bundle: { value: bundle }, settled: { value: settled }, isCall: { value: isCall } });
