@@ -82,6 +82,7 @@ generate: ## write what is generated from the code; must leave no diff
 	@$(GO) run ./internal/api/gen > docs/openapi.json
 
 bench: setup ## measure against bare interpreters, bwrap, runc, docker and cold runsc; rows go to bench/results/
+	@./image/setup.sh bench
 	@WORKBENCH_IMAGES=$(IMAGES) $(GO) run ./bench
 
 clean: ## remove what was built (images stay)

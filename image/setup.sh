@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that building, testing and making images need,
-# if they are missing, and says which and why. Changes nothing otherwise.
+# if they are missing, and says which and why. Changes nothing otherwise. With the
+# word bench, those that measuring needs too.
 set -eu
 
 missing=""
@@ -27,6 +28,7 @@ need npm "installs that linter" has npm
 need curl "the README's examples, which the tests run" has curl
 need jq "the README's examples, which the tests run" has jq
 need postgresql "the tests run on a real one" has_postgres
+[ "${1-}" != bench ] || need bubblewrap "make bench measures it as well" has bwrap
 
 if ! has go >/dev/null; then
 	echo "setup: Go is missing; install Go 1.26 or newer (https://go.dev/dl)" >&2
