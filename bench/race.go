@@ -15,6 +15,7 @@ type contender struct {
 	language string
 	peer     bool // not Workbench: fewer samples where it is slow
 	few      bool // as if it were a slow peer
+	tail     bool // judged by its p99: more samples where there is time
 	// run does it once, untimed work before and after included, and returns how
 	// long request to result took. It fails unless the result came out right.
 	run func(ctx context.Context) (time.Duration, error)
@@ -62,6 +63,9 @@ func (r *racer) once(ctx context.Context) (time.Duration, error) {
 	return d, err
 }
 
+// rounds is how many samples the contender with most of them gets.
+func (o options) rounds() int { return max(o.samples, o.tailSamples) }
+
 // warmUp finds out how many samples the contender gets.
 func (r *racer) warmUp(ctx context.Context, o options) {
 	first := make([]time.Duration, warmUps)
@@ -72,6 +76,9 @@ func (r *racer) warmUp(ctx context.Context, o options) {
 		}
 	}
 	r.want = o.samples
+	if r.tail {
+		r.want = o.rounds()
+	}
 	if r.few || r.peer && percentile(sorted(first), 50) > slowPeer {
 		r.want = min(o.slowSamples, o.samples)
 	}
@@ -112,15 +119,16 @@ func measure(ctx context.Context, o options, all []contender) ([]row, error) {
 			racers = append(racers, r)
 		}
 	}
-	for round := range o.samples {
+	rounds := o.rounds()
+	for round := range rounds {
 		if round%20 == 0 {
-			progress("round %d of %d (load average %.1f)", round, o.samples, loadAverage())
+			progress("round %d of %d (load average %.1f)", round, rounds, loadAverage())
 		}
 		for _, i := range rand.Perm(len(racers)) {
 			if err := ctx.Err(); err != nil {
 				return nil, fmt.Errorf("interrupted: %w", err)
 			}
-			if r := racers[i]; r.out == nil && takesPart(round, r.want, o.samples) {
+			if r := racers[i]; r.out == nil && takesPart(round, r.want, rounds) {
 				r.sample(ctx)
 			}
 		}

@@ -95,6 +95,21 @@ func TestGoals(t *testing.T) {
 	}
 }
 
+// What is judged by its p99 takes part in every round, the others in so many that
+// they are spread over the whole run.
+func TestSamplesOfTails(t *testing.T) {
+	took := func(context.Context) (time.Duration, error) { return time.Millisecond, nil }
+	for _, o := range []options{{samples: 20, slowSamples: 5}, {samples: 20, slowSamples: 5, tailSamples: 100}} {
+		rows, err := measure(t.Context(), o, []contender{{name: "tail", tail: true, run: took}, {name: "other", run: took}, {name: "few", few: true, run: took}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows[0].Samples != max(o.samples, o.tailSamples) || rows[1].Samples != 20 || rows[2].Samples != 5 {
+			t.Errorf("%+v: %d, %d and %d samples", o, rows[0].Samples, rows[1].Samples, rows[2].Samples)
+		}
+	}
+}
+
 // A contender that fails is out, its row says why, and the others go on.
 func TestOneThatFailsStopsNoOther(t *testing.T) {
 	runs := 0

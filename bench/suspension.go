@@ -49,7 +49,7 @@ func returns(ctx context.Context, o options, p *peers, dir string) (rows []row, 
 		all = append(all, contender{name: nameRestore, language: "python", peer: true, run: bare.run})
 	}
 	few := o
-	few.samples, few.only = o.slowSamples, ""
+	few.samples, few.tailSamples, few.only = o.slowSamples, 0, ""
 	measured, err := measure(ctx, few, all)
 	if err != nil {
 		return rows, nil, err
