@@ -157,10 +157,18 @@ func (e *Engine) granted(ctx context.Context, id string, epoch int64) {
 		}
 	}
 	e.mu.Unlock()
-	if !gone {
+	if gone {
+		e.release(context.WithoutCancel(ctx), id, epoch)
+	}
+}
+
+// release gives a lease back, if there is one: epoch 0 is none. One that cannot
+// be given back runs out once this engine has ended.
+func (e *Engine) release(ctx context.Context, id string, epoch int64) {
+	if epoch == 0 {
 		return
 	}
-	if err := e.o.Store.ReleaseLease(context.WithoutCancel(ctx), id, e.id, epoch); err != nil {
+	if err := e.o.Store.ReleaseLease(ctx, id, e.id, epoch); err != nil {
 		e.log.Warn("lease not released", "session", id, "err", err)
 	}
 }

@@ -290,11 +290,7 @@ func (e *Engine) leaveAll() {
 		c.mu.Lock()
 		c.dropFor(kill, workbench.LossServer)
 		c.accept()
-		if c.epoch > 0 {
-			if err := e.o.Store.ReleaseLease(kill, c.id, e.id, c.epoch); err != nil {
-				e.log.Warn("lease not released", "session", c.id, "err", err)
-			}
-		}
+		e.release(kill, c.id, c.epoch)
 		c.mu.Unlock()
 	}
 }

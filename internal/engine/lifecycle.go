@@ -120,12 +120,8 @@ func (e *Engine) forget(ctx context.Context, id string) {
 	defer c.mu.Unlock()
 	c.drop(ctx)
 	c.accept()
-	if c.epoch > 0 {
-		if err := e.o.Store.ReleaseLease(ctx, id, e.id, c.epoch); err != nil {
-			e.log.Warn("lease not released", "session", id, "err", err)
-		}
-		c.epoch = 0
-	}
+	e.release(ctx, id, c.epoch)
+	c.epoch = 0
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c.forgotten = true // its last worker, if there is one, removes it when it leaves
