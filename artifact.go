@@ -18,6 +18,7 @@ const (
 	OriginOverflow ArtifactOrigin = "overflow" // output beyond the cap
 	OriginResult   ArtifactOrigin = "result"   // a form of a rich result that is too large for the receipt
 	OriginExpiry   ArtifactOrigin = "expiry"   // the session's keepAtExpiry globs
+	OriginTool     ArtifactOrigin = "tool"     // what a tool gave, where it is large
 )
 
 // Artifact is a retained file: metadata. Its contents are sealed in the blob
@@ -38,7 +39,7 @@ type Artifact struct {
 	SHA256       string         `json:"sha256"`       // hex, of the contents
 	Origin       ArtifactOrigin `json:"origin"`       //
 	DerivedFrom  []string       `json:"derivedFrom"`  // artifact ids; never null
-	Dependencies []string       `json:"dependencies"` // access dependencies; never null
+	Dependencies []Dependency   `json:"dependencies"` // on tools that its contents may come from; never null
 	CreatedAt    time.Time      `json:"createdAt"`    //
 	ExpiresAt    time.Time      `json:"expiresAt"`    //
 	DeletedAt    *time.Time     `json:"deletedAt,omitempty"`
@@ -148,6 +149,7 @@ const (
 	LogResult   LogKind = "result"
 	LogFile     LogKind = "file"  // a file was retained
 	LogFiles    LogKind = "files" // what the run changed in its workspace: FilesEntry; none if it changed nothing
+	LogCall     LogKind = "call"  // the code called a tool: CallEntry
 	LogTerminal LogKind = "terminal"
 )
 
@@ -187,6 +189,10 @@ type AuditEntry struct {
 	Address   string          `json:"address,omitempty"`
 	RequestID string          `json:"requestId,omitempty"`
 	Detail    json.RawMessage `json:"detail,omitempty"`
+	// Seq and Hash are the row's place in the chain; 0 and "" of rows from before
+	// there was one.
+	Seq  int64  `json:"seq,omitempty"`
+	Hash string `json:"hash,omitempty"`
 }
 
 // Page asks for part of a list.

@@ -41,6 +41,21 @@ const (
 	CodeRangeInvalid       Code = "range_not_satisfiable"
 	CodeOffsetInvalid      Code = "offset_invalid"
 	CodeToolNotFound       Code = "tool_not_found"
+	CodeToolNotAllowed     Code = "tool_not_allowed"
+	CodeToolChanged        Code = "tool_changed"
+	CodeToolUnavailable    Code = "tool_unavailable"
+	CodeToolTimeout        Code = "tool_timeout"
+	CodeToolFailed         Code = "tool_failed"
+	CodeToolCallLimit      Code = "tool_calls_exhausted"
+	CodeArgumentsInvalid   Code = "arguments_invalid"
+	CodeSchemaInvalid      Code = "schema_invalid"
+	CodeResultTooLarge     Code = "result_too_large"
+	CodeAccessDenied       Code = "access_denied"
+	CodeRuleInvalid        Code = "rule_invalid"
+	CodeApprovalDecided    Code = "approval_decided"
+	CodeApprovalExpired    Code = "approval_expired"
+	CodeConnectionRevoked  Code = "connection_revoked"
+	CodeConnectionRefused  Code = "connection_not_allowed"
 	CodeConnectionNotFound Code = "connection_not_found"
 	CodeLanguageUnknown    Code = "language_not_available"
 	CodeSizeUnavailable    Code = "size_unavailable"
@@ -102,8 +117,14 @@ var errorTable = []ErrorClass{
 	{CodeImageNotFound, 400, ExitUsage, false, "Image not found"},
 	{CodeImageInvalid, 400, ExitUsage, false, "Image invalid"},
 	{CodeSizeUnavailable, 400, ExitUsage, false, "Size not available"},
+	{CodeArgumentsInvalid, 400, ExitUsage, false, "Arguments invalid"},
+	{CodeSchemaInvalid, 400, ExitUsage, false, "Schema invalid"},
+	{CodeRuleInvalid, 400, ExitUsage, false, "Rule invalid"},
 	{CodeUnauthenticated, 401, ExitAuth, false, "Not authenticated"},
 	{CodeForbidden, 403, ExitAuth, false, "Not allowed"},
+	{CodeAccessDenied, 403, ExitAuth, false, "Denied by the rules"},
+	{CodeToolNotAllowed, 403, ExitAuth, false, "Tool not allowed here"},
+	{CodeConnectionRefused, 403, ExitAuth, false, "Connection not allowed here"},
 	{CodeNotFound, 404, ExitNotFound, false, "Not found"},
 	{CodeContextNotFound, 404, ExitNotFound, false, "Context not found"},
 	{CodeMethodNotAllowed, 405, ExitUsage, false, "Method not allowed"},
@@ -114,6 +135,8 @@ var errorTable = []ErrorClass{
 	{CodeContextExists, 409, ExitConflict, false, "Context exists"},
 	{CodeContextLanguage, 409, ExitConflict, false, "Context of another language"},
 	{CodeContextLost, 409, ExitConflict, false, "Context lost"},
+	{CodeToolChanged, 409, ExitConflict, false, "Tool has changed"},
+	{CodeApprovalDecided, 409, ExitConflict, false, "Decided already"},
 	{CodePathConflict, 409, ExitConflict, false, "Path conflict"},
 	{CodeImageInUse, 409, ExitConflict, false, "Image in use"},
 	{CodeFenced, 409, ExitConflict, true, "Superseded"},
@@ -122,6 +145,8 @@ var errorTable = []ErrorClass{
 	{CodeArtifactDeleted, 410, ExitGone, false, "Artifact deleted"},
 	{CodeArtifactExpired, 410, ExitGone, false, "Artifact expired"},
 	{CodeCommitGone, 410, ExitGone, false, "Commit gone"},
+	{CodeApprovalExpired, 410, ExitGone, false, "Approval expired"},
+	{CodeConnectionRevoked, 410, ExitGone, false, "Connection revoked"},
 	{CodeVersionMismatch, 412, ExitConflict, false, "Version mismatch"},
 	{CodeFileTooLarge, 413, ExitLimit, false, "File too large"},
 	{CodeBodyTooLarge, 413, ExitLimit, false, "Body too large"},
@@ -129,6 +154,7 @@ var errorTable = []ErrorClass{
 	{CodeRangeInvalid, 416, ExitUsage, false, "Range not satisfiable"},
 	{CodeQuotaExceeded, 422, ExitLimit, false, "Quota exceeded"},
 	{CodeWorkspaceFull, 422, ExitLimit, false, "Workspace full"},
+	{CodeToolCallLimit, 422, ExitLimit, false, "Tool calls used up"},
 	{CodeQueueFull, 429, ExitLimit, true, "Queue full"},
 	{CodeRateLimited, 429, ExitLimit, true, "Too many requests"},
 	{CodeCancelled, 499, ExitFailure, true, "Request cancelled"},
@@ -136,6 +162,10 @@ var errorTable = []ErrorClass{
 	{CodeCorrupt, 500, ExitFailure, false, "Stored content is damaged"},
 	{CodeKeyUnavailable, 500, ExitUnavailable, false, "Encryption key not available"},
 	{CodeNotBuilt, 501, ExitUnavailable, false, "Not built yet"},
+	{CodeToolFailed, 502, ExitFailure, false, "Tool failed"},
+	{CodeResultTooLarge, 502, ExitFailure, false, "Result too large"},
+	{CodeToolUnavailable, 503, ExitUnavailable, true, "Tool not available"},
+	{CodeToolTimeout, 504, ExitUnavailable, false, "Tool did not answer in time"},
 	{CodeSandboxStart, 503, ExitUnavailable, true, "Sandbox did not start"},
 	{CodeSandboxLost, 503, ExitUnavailable, true, "Sandbox lost"},
 	{CodeGuestProtocol, 503, ExitUnavailable, true, "Sandbox misbehaved"},

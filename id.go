@@ -27,6 +27,8 @@ const (
 	KindRequest  IDKind = "req"
 	KindEngine   IDKind = "eng"
 	KindContext  IDKind = "ctx"
+	KindReceipt  IDKind = "rcp"
+	KindConnect  IDKind = "con"
 )
 
 var idEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)

@@ -12,6 +12,9 @@ type Receipt struct {
 	Results []Result   `json:"results,omitzero"` // in order; nil like Stdout
 	Error   *CellError `json:"error,omitempty"`  // of a cell that raised: its result of type error in short; nil like Stdout
 	Session SessionRef `json:"session"`
+	// Withheld says why contents are not shown to who could read them before: they
+	// may come from a tool that may not be used any more.
+	Withheld *CallError `json:"withheld,omitempty"`
 }
 
 // Output is the captured standard output; "" where there is none or the caller

@@ -78,8 +78,12 @@ type Run struct {
 	DurationMs      int64      `json:"durationMs"` // of user code, monotonic
 	CancelRequested bool       `json:"cancelRequested,omitempty"`
 
-	IdempotencyKey string   `json:"idempotencyKey,omitempty"`
-	Dependencies   []string `json:"dependencies"` // access dependencies of its outputs; empty until tools exist
+	IdempotencyKey string       `json:"idempotencyKey,omitempty"`
+	Dependencies   []Dependency `json:"dependencies"` // on tools that its outputs may come from; never null
+	ToolCalls      int64        `json:"toolCalls"`    // that it made, refused ones included
+
+	Services map[string]ServiceUse `json:"services,omitempty"` // that its code used: ai, search
+	Approval *Approval             `json:"approval,omitempty"` // of a run that had to be approved before it started
 
 	Fingerprint string     `json:"-"`
 	Sealed      []byte     `json:"-"` // the sealed RunSpec
@@ -89,6 +93,13 @@ type Run struct {
 // Owner is whom the run belongs to.
 func (r Run) Owner() Owner {
 	return Owner{ProjectID: r.ProjectID, TenantID: r.TenantID, UserID: r.UserID, SessionID: r.SessionID}
+}
+
+// ServiceUse counts what a run used of a service.
+type ServiceUse struct {
+	Calls        int64 `json:"calls"`
+	InputTokens  int64 `json:"inputTokens,omitempty"` // of ai
+	OutputTokens int64 `json:"outputTokens,omitempty"`
 }
 
 // Outputs are the two streams of a run.
@@ -223,8 +234,7 @@ type RunSpec struct {
 // Status is where a run, or a step of it, is.
 type Status string
 
-// The statuses. Waits, rejected and awaiting_approval are declared and not
-// built: no run enters them yet.
+// The statuses. Waits are declared and not built: no run enters them yet.
 const (
 	StatusAwaitingApproval Status = "awaiting_approval"
 	StatusQueued           Status = "queued"
@@ -259,6 +269,10 @@ func (s Status) Terminal() bool {
 		return false
 	}
 }
+
+// Waiting reports whether nothing of the run has begun: it is queued, or has to be
+// approved first.
+func (s Status) Waiting() bool { return s == StatusQueued || s == StatusAwaitingApproval }
 
 // transitions lists where each status may go. A failed step that never sent a
 // byte goes from dispatching to failed; after a crash it goes to unknown.
@@ -320,6 +334,8 @@ const (
 	ReasonServerLost      Reason = "server_lost"         // unknown: the server died while the step was out
 	ReasonSandboxLost     Reason = "sandbox_lost"        // unknown: the sandbox died and the end was not seen
 	ReasonBudgetExceeded  Reason = "budget_exceeded"     // rejected; not built
+	ReasonApprovalDenied  Reason = "approval_denied"     // rejected: who decided did not approve it; nothing ran
+	ReasonApprovalExpired Reason = "approval_expired"    // rejected: nobody decided in time; nothing ran
 	ReasonInterpreterDied Reason = "kernel_died"         // failed: the interpreter was killed
 	ReasonCompile         Reason = "compile_error"       // failed: TypeScript or module syntax
 	ReasonContextLost     Reason = "context_lost"        // failed: the context's variables were gone; nothing ran
@@ -331,7 +347,7 @@ func Reasons() []Reason {
 	return []Reason{ReasonExit, ReasonSignal, ReasonOutOfMemory, ReasonWorkspaceFull, ReasonScratchFull, ReasonProcessLimit,
 		ReasonOpenFiles, ReasonToolCalls, ReasonInfrastructure, ReasonSelection, ReasonTimeout, ReasonCancelled,
 		ReasonSessionClosed, ReasonSessionExpired, ReasonRestart, ReasonServerLost, ReasonSandboxLost,
-		ReasonBudgetExceeded, ReasonInterpreterDied, ReasonCompile, ReasonContextLost, ReasonContextStart}
+		ReasonBudgetExceeded, ReasonApprovalDenied, ReasonApprovalExpired, ReasonInterpreterDied, ReasonCompile, ReasonContextLost, ReasonContextStart}
 }
 
 // CancelMessage says in a sentence how a run was cancelled that had begun, or

@@ -20,6 +20,7 @@ const (
 	EventRestarted   SessionEventKind = "restarted"
 	EventSandboxLost SessionEventKind = "sandbox_lost" // memory and /tmp went; files are those of the last commit
 	EventExpiring    SessionEventKind = "expiring"     // the deadline is near
+	EventApproval    SessionEventKind = "approval"     // a tool call waits for somebody to decide, or was decided
 	EventKept        SessionEventKind = "kept"         // what was kept at expiry, and what was not
 	EventClosed      SessionEventKind = "closed"
 	EventExpired     SessionEventKind = "expired"
@@ -28,7 +29,7 @@ const (
 // SessionEventKinds lists every kind.
 func SessionEventKinds() []SessionEventKind {
 	return []SessionEventKind{EventCreated, EventRun, EventFiles, EventConfigured, EventSuspended, EventResumed, EventRestarted,
-		EventSandboxLost, EventExpiring, EventKept, EventClosed, EventExpired}
+		EventSandboxLost, EventExpiring, EventApproval, EventKept, EventClosed, EventExpired}
 }
 
 // Terminal reports whether no event follows one of this kind.
@@ -61,6 +62,19 @@ type RunEvent struct {
 	Status       Status `json:"status"` // queued, or terminal
 	Reason       Reason `json:"reason,omitempty"`
 	FilesChanged int    `json:"filesChanged,omitempty"`
+}
+
+// ApprovalEvent is the Meta of approval: a call that waits, or what was decided.
+type ApprovalEvent struct {
+	ReceiptID string        `json:"receiptId"`
+	RunID     string        `json:"runId"`
+	Tool      string        `json:"tool"`
+	Version   string        `json:"version"`
+	Alias     string        `json:"connection,omitempty"`
+	Status    CallStatus    `json:"status"` // pending_approval; executing once it was approved; denied, expired
+	State     ApprovalState `json:"state"`
+	ExpiresAt time.Time     `json:"expiresAt"`
+	DecidedBy string        `json:"decidedBy,omitempty"`
 }
 
 // FilesEvent is the Meta of files.

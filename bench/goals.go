@@ -45,6 +45,9 @@ func (r *result) judge() {
 	r.atMost("commit, one changed 1 MiB file among them, median", 30, nameCommitOne, "python", median)
 	r.atMost("return from suspension, 1 MiB of files, from the pool, median", 30, nameReturnFiles, "python", median)
 	r.ratioAtMost("return from suspension, 30 MiB of live memory", 1.5, "1.5 × bare runsc restore", nameReturnMemory, nameRestore, "python")
+	r.atMost("call of a no-op tool from inside and back, median", 5, nameCall, "python", median)
+	r.ratioAtMost("8 calls at once", 3, "3 × one", nameCalls, nameCall, "python")
+	r.figureAtMost("policy evaluation with 1,000 policies, median", 1, nameDecision)
 	r.equalCells()
 	r.figureAtMost("memory that an idle warm session adds, plain interpreters (PSS)", 60, nameIdlePlain)
 	r.figureAtMost("memory that an idle warm session adds, imports loaded (PSS)", 140, nameIdleLoaded)
@@ -94,7 +97,7 @@ func (r *result) ratioAtMost(what string, most float64, text, ours, peer, langua
 
 func (r *result) figureAtMost(what string, most float64, name string) {
 	f, ok := r.figure(name)
-	unit := map[string]string{nameSuspended: "KB", nameBurstFailed: ""}
+	unit := map[string]string{nameSuspended: "KB", nameBurstFailed: "", nameDecision: "ms"}
 	u, known := unit[name]
 	if !known {
 		u = "MB"

@@ -54,7 +54,7 @@ func parse() options {
 	flag.StringVar(&o.bin, "bin", "bin", "folder with guest, runsc and runc")
 	flag.StringVar(&o.out, "out", filepath.Join("bench", "results"), "folder to write results to; empty writes none")
 	flag.StringVar(&o.only, "only", "", "measure only contenders whose name and language hold one of these, separated by commas; writes no results")
-	flag.StringVar(&o.skip, "skip", "", "parts to leave out, separated by commas: commits, suspension, cells, sessions, memory, files, burst; writes no results")
+	flag.StringVar(&o.skip, "skip", "", "parts to leave out, separated by commas: policies, commits, suspension, cells, sessions, memory, files, burst; writes no results")
 	flag.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of server and clients to this file")
 	flag.Parse()
 	if *full {
@@ -110,7 +110,12 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer stopProfile()
-	contenders := append(world.contenders(), peers.contenders()...)
+	tools, err := world.openTools(ctx)
+	defer func() { err = errors.Join(err, tools.close()) }()
+	if err != nil {
+		return err
+	}
+	contenders := append(append(world.contenders(), tools.contenders()...), peers.contenders()...)
 	if res.Rows, err = measure(ctx, o, contenders); err != nil {
 		return err
 	}
@@ -165,6 +170,13 @@ func beyondHello(ctx context.Context, o options, w *world, p *peers, dir string,
 		res.Figures = append(res.Figures, more...)
 		return err
 	}
+	part("policies", func() error {
+		one, err := decisions()
+		if err != nil {
+			return err
+		}
+		return figures([]figure{one}, nil)
+	})
 	part("commits", func() error { return rows(w.commits(ctx, o)) })
 	part("suspension", func() error {
 		more, measured, err := returns(ctx, o, p, filepath.Join(dir, "suspending"))

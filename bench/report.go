@@ -40,6 +40,8 @@ const (
 	nameReturnMemory = "return from suspension, 30 MiB of live memory"
 	nameRestore      = "bare runsc restore, 30 MiB of live memory"
 	nameBurst        = "session and first result, 50 at once"
+	nameCall         = "call of a tool that does nothing, from inside and back"
+	nameCalls        = "8 such calls at once, until the last is back"
 
 	nameSuspended   = "server memory of a suspended session"
 	nameCellsFew    = "cells per second, few runs stored"
@@ -49,6 +51,7 @@ const (
 	nameWork        = "processor time of one creation"
 	nameWorkPerCore = "work of a burst ÷ cores"
 	nameBurstFailed = "failed creations of the burst"
+	nameDecision    = "decision under 1,000 policies, median"
 )
 
 // result is one run of the bench. It names no path and no host.

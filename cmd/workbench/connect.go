@@ -43,6 +43,14 @@ func (c *connection) flags(f *pflag.FlagSet) {
 // remote reports whether a server is named.
 func (c *connection) remote() bool { return c.server != "" }
 
+// forNobody refuses to act for somebody where no server is named.
+func (c *connection) forNobody() error {
+	if c.tenant != "" || c.endUser != "" || c.group != "" {
+		return workbench.E(workbench.CodeInvalidRequest, "--tenant, --end-user and --group are for a named server").WithHint("name it with --server")
+	}
+	return nil
+}
+
 // key is the API key for a named server: from the file that a flag or the
 // environment names, else from the environment.
 func (c *connection) key() (string, error) {
@@ -118,8 +126,8 @@ func (a *app) connect(ctx context.Context, l *local) (*client, error) {
 		}
 		return client, err
 	}
-	if a.connection.tenant != "" || a.connection.endUser != "" || a.connection.group != "" {
-		return nil, workbench.E(workbench.CodeInvalidRequest, "--tenant, --end-user and --group are for a named server").WithHint("name it with --server")
+	if err := a.connection.forNobody(); err != nil {
+		return nil, err
 	}
 	s, err := l.open(ctx)
 	if err != nil {

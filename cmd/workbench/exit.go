@@ -17,13 +17,13 @@ var exitMeaning = []struct {
 	{workbench.ExitFailure, "anything without a better number"},
 	{workbench.ExitUsage, "wrong flags, wrong input"},
 	{workbench.ExitAuth, "no key, a wrong key, or not allowed"},
-	{workbench.ExitNotFound, "no such session, run, context, file or key, or not yours"},
+	{workbench.ExitNotFound, "no such session, run, context, file, key, receipt or the like, or not yours"},
 	{workbench.ExitConflict, "it does not fit the state things are in"},
 	{workbench.ExitGone, "closed, expired or deleted"},
 	{workbench.ExitLimit, "a quota, size or rate limit"},
-	{workbench.ExitUnavailable, "the server, the runtime or this host is not able right now; also a run that ended with `infrastructure`"},
-	{workbench.ExitRunFailed, "the program timed out, was cancelled, was ended by a limit or a signal, or could not begin for another reason"},
-	{workbench.ExitRunUnknown, "how the run ended cannot be known; it is not started again"},
+	{workbench.ExitUnavailable, "the server, the runtime or this host is not able right now; also a run that ended with `infrastructure`, and a tool call that had not ended when the wait for it was over"},
+	{workbench.ExitRunFailed, "the program timed out, was cancelled, was ended by a limit or a signal, or could not begin for another reason; also a tool call that failed, was denied or has expired"},
+	{workbench.ExitRunUnknown, "how the run, or the tool call, ended cannot be known; it is not started again"},
 }
 
 // exitTable is the table of exit statuses in docs/cli.md.

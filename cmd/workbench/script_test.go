@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
 	"testing"
@@ -32,6 +34,9 @@ func TestScripts(t *testing.T) {
 			env.Setenv("ADDRESS", address)
 			env.Setenv("URL", "http://"+address)
 			env.Setenv("WORKBENCH_IMAGES", images)
+			pets := httptest.NewServer(http.HandlerFunc(servePets))
+			env.Defer(pets.Close)
+			env.Setenv("UPSTREAM", pets.URL)
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"waitfor": waitFor},
@@ -58,4 +63,18 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	ts.Fatalf("%s did not answer within 30 s", args[0])
+}
+
+// servePets is where the tools of a script are: it takes one secret.
+func servePets(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Authorization") != "Bearer s3cret-token" {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method == http.MethodGet {
+		_, _ = io.WriteString(w, `{"name":"Rex"}`)
+		return
+	}
+	_, _ = io.WriteString(w, `{"sold":true}`)
 }

@@ -31,11 +31,17 @@ type serveFlags struct {
 func (a *app) serveCommand() *cobra.Command {
 	var f serveFlags
 	var l local
+	var services serviceFlags
 	c := &cobra.Command{
 		Use: "serve", Short: "Serve the REST API", Args: exactly(0),
 		Long: "Serves the REST API until it is interrupted. The first start makes an admin key and prints it once; workbench key create makes further keys.\n\n" +
 			"On SIGINT or SIGTERM no further run is started, runs in flight get --drain to end, then the server ends. A second signal ends it at once.",
-		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), &l, f) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := services.apply(&l.options); err != nil {
+				return err
+			}
+			return a.serve(c.Context(), &l, f)
+		},
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.listen, "listen", envOr("WORKBENCH_LISTEN", "127.0.0.1:8080"), "address to listen on [WORKBENCH_LISTEN]")
@@ -45,6 +51,7 @@ func (a *app) serveCommand() *cobra.Command {
 	fl.DurationVar(&f.drain, "drain", 20*time.Second, "how long runs in flight may go on after a signal")
 	fl.BoolVar(&f.logJSON, "log-json", false, "log JSON lines")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	services.flags(fl)
 	l.flags(fl, home())
 	databaseFlag(fl, &l.options)
 	fl.StringVar(&l.options.DefaultImage, "image", "", "image of sessions that name none, by name or id; default standard, else minimal")
@@ -56,6 +63,7 @@ func (a *app) serveCommand() *cobra.Command {
 	bytesVar(fl, &l.options.SessionHistory, "history-per-session", workbench.DefaultSessionHistoryBytes, "what the commits of a session may take; 0: no bound")
 	bytesVar(fl, &l.options.TenantHistory, "history-per-tenant", workbench.DefaultTenantHistoryBytes, "what the commits of all sessions of a tenant may take; 0: no bound")
 	fl.IntVar(&l.options.MaxSandboxes, "max-sandboxes", 0, "live sandboxes; default by the host's memory")
+	fl.BoolVar(&l.options.ToolPrograms, "tool-programs", false, "let admin keys declare tools that are programs of this host (workbench tools add --mcp-stdio): whoever has such a key then runs programs here, as this server's user and outside of any sandbox")
 	return c
 }
 
@@ -114,6 +122,9 @@ func (a *app) serve(ctx context.Context, l *local, f serveFlags) error {
 		scheme = "https"
 	} else if tcp, ok := listener.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		a.note("keys and files cross the network in the clear: use --tls-cert, or a proxy that does")
+	}
+	if l.options.ToolPrograms {
+		a.note("admin keys run programs on this host, outside of any sandbox: --tool-programs")
 	}
 	a.note("listening on %s://%s", scheme, listener.Addr())
 	h := &http.Server{

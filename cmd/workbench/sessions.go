@@ -104,7 +104,7 @@ func (a *app) sessionCommand() *cobra.Command {
 func (a *app) sessionCreate(l *local) *cobra.Command {
 	var r sdk.CreateSession
 	var kind string
-	var labels, limits []string
+	var labels, limits, tools []string
 	var ttl time.Duration
 	c := &cobra.Command{
 		Use: "create", Short: "Create a session and print its id", Args: exactly(0),
@@ -122,6 +122,9 @@ func (a *app) sessionCreate(l *local) *cobra.Command {
 				r.TTLMs = &ms
 			}
 			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				if r.Tools, err = toolRefs(ctx, client, tools); err != nil {
+					return err
+				}
 				s, err := client.CreateAgentSession(ctx, r)
 				if err != nil {
 					return err
@@ -140,6 +143,8 @@ func (a *app) sessionCreate(l *local) *cobra.Command {
 	f.StringArrayVar(&r.KeepAtExpiry, "keep-at-expiry", nil, "glob of files to retain when the session reaches its deadline, such as 'out/**'; may be repeated")
 	f.BoolVar(&r.KeepMemory, "keep-memory", false, "keep variables and processes too while the session is suspended for want of work")
 	f.DurationVar(&ttl, "ttl", 0, "how long the session lives; default 24h, at most 192h")
+	f.StringArrayVar(&tools, "tool", nil, "tool that its code may call, as NAME@VERSION; without a version, the one that is offered now; may be repeated")
+	f.StringArrayVar(&r.Connections, "connection", nil, "alias of a connection that its code may call tools with; may be repeated")
 	return c
 }
 
@@ -228,7 +233,7 @@ func ifSo(b bool) string {
 
 func (a *app) sessionConfigure(l *local) *cobra.Command {
 	var agent string
-	var labels, limits, keep []string
+	var labels, limits, keep, tools, connections []string
 	var expected int64
 	c := &cobra.Command{
 		Use: "configure SESSION", Short: "Make a new revision of a session's configuration", Args: exactly(1),
@@ -250,13 +255,25 @@ func (a *app) sessionConfigure(l *local) *cobra.Command {
 			if c.Flags().Changed("keep-at-expiry") {
 				r.KeepAtExpiry = &keep
 			}
-			if r.Agent == nil && r.Labels == nil && r.Limits == nil && r.KeepAtExpiry == nil {
-				return usageError(c, "nothing to change: give --agent, --label, --set-limit or --keep-at-expiry")
+			if c.Flags().Changed("connection") {
+				some := withoutEmpty(connections)
+				r.Connections = &some
+			}
+			retool := c.Flags().Changed("tool")
+			if r.Agent == nil && r.Labels == nil && r.Limits == nil && r.KeepAtExpiry == nil && r.Connections == nil && !retool {
+				return usageError(c, "nothing to change: give --agent, --label, --set-limit, --keep-at-expiry, --tool or --connection")
 			}
 			if expected != 0 {
 				r.ExpectedCurrentVersion = &expected
 			}
 			return a.withClient(c, l, func(ctx context.Context, client *client) error {
+				if retool {
+					refs, err := toolRefs(ctx, client, withoutEmpty(tools))
+					if err != nil {
+						return err
+					}
+					r.Tools = &refs
+				}
 				s, err := client.ConfigureAgentSession(ctx, args[0], r)
 				if err != nil {
 					return err
@@ -270,8 +287,21 @@ func (a *app) sessionConfigure(l *local) *cobra.Command {
 	f.StringArrayVar(&labels, "label", nil, "label NAME=VALUE; replaces all labels; may be repeated")
 	f.StringArrayVar(&limits, "set-limit", nil, "lower a limit, as NAME=VALUE; may be repeated")
 	f.StringSliceVar(&keep, "keep-at-expiry", nil, "glob of files to retain at the deadline; replaces all globs, an empty one removes them; may be repeated")
+	f.StringArrayVar(&tools, "tool", nil, "tool that its code may call, as NAME@VERSION; replaces all tools, an empty one removes them; may be repeated")
+	f.StringArrayVar(&connections, "connection", nil, "alias of a connection that its code may call tools with; replaces all, an empty one removes them; may be repeated")
 	f.Int64Var(&expected, "expected-revision", 0, "fail unless this is the current revision")
 	return c
+}
+
+// withoutEmpty are the values of a flag of which an empty one stands for none.
+func withoutEmpty(values []string) []string {
+	out := []string{}
+	for _, v := range values {
+		if v != "" {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 func (a *app) sessionRestart(l *local) *cobra.Command {

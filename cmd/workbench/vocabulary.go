@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -23,9 +24,11 @@ var vocabularies = map[string]map[string]string{
 	"workbench contexts create": {"id": "--id", "language": "--language", "env": "--env", "cwd": "--cwd"},
 	"workbench session create": {
 		"kind": "--kind", "agent": "--agent", "labels": "--label", "limits": "--set-limit", "size": "--size", "image": "--image", "ttlMs": "--ttl", "keepMemory": "--keep-memory", "keepAtExpiry": "--keep-at-expiry",
+		"tools": "--tool", "connections": "--connection",
 	},
 	"workbench session configure": {
 		"agent": "--agent", "labels": "--label", "limits": "--set-limit", "expectedCurrentVersion": "--expected-revision", "keepAtExpiry": "--keep-at-expiry",
+		"tools": "--tool", "connections": "--connection",
 	},
 	"workbench session restart":  {"artifactIds": "--artifact", "cancelActive": "--cancel-active"},
 	"workbench session rollback": {"commit": "COMMIT", "run": "RUN", "expectedHead": "--expected-head"},
@@ -49,6 +52,41 @@ var vocabularies = map[string]map[string]string{
 		"kind": "--kind", "name": "--name", "tenant": "--tenant", "user": "--user", "tenants": "--tenants", "scopes": "--scope", "sessionId": "--session",
 		"contents": "--contents", "expiresAt": "--ttl",
 	},
+	"workbench tools add": {
+		"kind": "an app of kind", "provider": "--provider", "needsConnection": "--needs-connection", "connection": "--connection", "app": "NAME", "name": "NAME",
+		"config": "the app", "config.command": "COMMAND", "config.args": "ARGUMENTS", "config.env": "--env", "config.credentialEnv": "--credential-env",
+		"config.url": "the app's URL", "config.document": "the document", "config.endpoints": "endpoints", "config.timeoutMs": "--timeout",
+	},
+	"workbench tools import": {"app": "NAME", "connection": "--connection"},
+	"workbench tools remove": {"app": "NAME"},
+	"workbench tools list":   {"query": "QUERY", "app": "--app", "all": "--all"},
+	"workbench tools show":   {"name": "NAME"},
+	"workbench connection add": withCredentials(map[string]string{
+		"alias": "ALIAS", "provider": "--provider", "auth": "the kind of credentials", "hosts": "--host", "tenant": "--tenant", "group": "--group", "user": "--user",
+	}),
+	"workbench connection rotate": withCredentials(map[string]string{"expectedCurrentVersion": "--expected-version"}),
+	"workbench connection list":   {"alias": "--alias"},
+	"workbench policy check":      {"rules": "FILE", "name": "--name", "text": "FILE"},
+	"workbench policy put":        {"put": "FILE", "name": "--name", "text": "FILE", "expectedCurrentVersion": "--expected-version"},
+	"workbench policy remove":     {"remove": "NAME", "expectedCurrentVersion": "--expected-version"},
+	"workbench policy explain": {
+		"receipt": "RECEIPT", "session": "--session", "tool": "--tool", "connection": "--connection", "arguments": "--args", "args": "--args", "rules": "--rules",
+	},
+	"workbench approve":       {"reason": "--reason"},
+	"workbench deny":          {"reason": "--reason"},
+	"workbench receipts list": {"session": "--session", "run": "--run", "tool": "--tool", "status": "--status"},
+	"workbench audit list":    {"action": "--action", "target": "--target", "tenant": "--tenant", "user": "--user", "key": "--key", "since": "--since", "until": "--until"},
+	"workbench audit export":  {"after": "--after"},
+}
+
+// withCredentials adds what the credentials of a connection are called.
+func withCredentials(words map[string]string) map[string]string {
+	maps.Copy(words, map[string]string{
+		"credentials": "the credentials", "credentials.token": "--bearer-file", "credentials.username": "--username", "credentials.password": "--password-file",
+		"credentials.header": "--header", "credentials.value": "--value-file", "credentials.tokenUrl": "--token-url", "credentials.clientId": "--client-id",
+		"credentials.clientSecret": "--client-secret-file", "credentials.refreshToken": "--refresh-token-file", "credentials.scopes": "--oauth-scope",
+	})
+	return words
 }
 
 // anywhere are the names that mean the same to every command.
@@ -98,6 +136,14 @@ var advice = []struct{ said, means string }{
 	{"see /openapi.json for its form", "HELP --help"}, {"see /openapi.json for its fields", "HELP --help"}, {"see /openapi.json for its type", "HELP --help"},
 	{"see /openapi.json", "check the address that --server or WORKBENCH_SERVER gives: it is the server's own, without a path of the API"}, // for a route that there is not
 	{"send the request again", "try again"},
+	{"GET /v1/workbench/tools lists", "workbench tools list shows"},
+	{"read the rules again and decide anew", "workbench policy list tells the current version"},
+	{"read the connection again", "workbench connection show tells the current version"},
+	{"a call is decided once; read its receipt", "a call is decided once: workbench receipts show tells how"},
+	{"look at the app's config.command", "look at the command of the app"},
+	{"name the variable for them in the app's config.credentialEnv", "name the variable for them when the app is added, with --credential-env"},
+	{"name rules to put, or to remove", "name rules"},
+	{"the operator has to allow apps to start programs", "the operator has to start the server with --tool-programs"},
 	{"the header ", ""},
 }
 
@@ -189,6 +235,11 @@ func (t translator) flag(field string) (string, bool) {
 			return flag + " " + name, true
 		}
 		return "the session's " + name, true
+	}
+	for end := len(field); end > 0; end = strings.LastIndexAny(field[:end], ".[") { // a part of what is sent, under a name of its own
+		if flag, ok := t.own[field[:end]]; ok && strings.Contains(field[:end], ".") {
+			return flag + field[end:], true
+		}
 	}
 	index := -1
 	if m := indexed.FindStringSubmatch(field); m != nil {

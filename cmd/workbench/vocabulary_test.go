@@ -75,6 +75,24 @@ func TestErrorsSpeakOfFlags(t *testing.T) {
 			"an admin key acts for nobody and cannot do this", "use a direct or an embedded key; workbench key create makes one"},
 		{"a program that is too long", []string{"run", "a.py"}, workbench.E(workbench.CodeLimitOutOfRange, "code is longer than 1048576 bytes").WithField("code").WithHint("upload it as a file, select it, and run a short program that starts it"),
 			"the program is longer than 1048576 bytes", "give it with --file, and run a short program that starts it"},
+		{"a tool of a session", []string{"session", "create", "--tool", "github"}, workbench.AsError(workbench.ToolName("tools[0].name", "github")),
+			"--tool github must name a tool as app.tool", "such as github.list_issues; workbench tools list shows them"},
+		{"a secret that is missing", []string{"connection", "add", "crm", "--username", "ada"}, workbench.E(workbench.CodeInvalidRequest, "credentials.password is missing").WithField("credentials.password"),
+			"--password-file is missing", ""},
+		{"a host", []string{"connection", "add", "crm", "--host", "https://x"}, workbench.E(workbench.CodeInvalidRequest, "hosts[0] must be a host's name, with a port if it has one").WithField("hosts").WithHint("such as api.example.com"),
+			"--host https://x must be a host's name, with a port if it has one", "such as api.example.com"},
+		{"a timeout of an app", []string{"tools", "add", "x"}, workbench.AsError(workbench.InRange("config.timeoutMs", 1, 100, 180000)),
+			"--timeout must be between 100ms and 3m", "give a value in that range, or leave --timeout out for the default"},
+		{"a part of an app", []string{"tools", "add", "x"}, workbench.E(workbench.CodeInvalidRequest, "config.url must be an http or https URL").WithField("config.url"),
+			"the app's URL must be an http or https URL", ""},
+		{"a part of a part of an app", []string{"tools", "add", "x"}, workbench.E(workbench.CodeInvalidRequest, "config.endpoints[0].name must be letters").WithField("config.endpoints[0].name"),
+			"endpoints[0].name must be letters", ""},
+		{"programs that are not allowed", []string{"tools", "add", "x"}, workbench.E(workbench.CodeInvalidRequest, "kind mcp_stdio is not allowed on this server").WithField("kind").WithHint("the operator has to allow apps to start programs; or use an MCP server over HTTP"),
+			"an app of kind mcp_stdio is not allowed on this server", "the operator has to start the server with --tool-programs; or use an MCP server over HTTP"},
+		{"a call that was decided", []string{"approve", "rcp_x"}, workbench.E(workbench.CodeApprovalDecided, "the call is denied").WithHint("a call is decided once; read its receipt"),
+			"the call is denied", "a call is decided once: workbench receipts show tells how"},
+		{"rules that changed", []string{"policy", "put", "a.cedar"}, workbench.E(workbench.CodeVersionMismatch, "the rules are at version 8, not 7").WithHint("read the rules again and decide anew"),
+			"the rules are at version 8, not 7", "workbench policy list tells the current version"},
 		{"ordinary words stay", []string{"run", "a.py"}, workbench.E(workbench.CodeSessionClosed, "the code, the size and the name of this session").WithHint("create a new session; retained files and receipts of this one stay readable"),
 			"the code, the size and the name of this session", "create a new session; retained files and receipts of this one stay readable"},
 	} {
@@ -96,7 +114,7 @@ var restWords = regexp.MustCompile(`/v1/|…/|\b(?:GET|POST|PUT|DELETE) |\blimit
 func TestNoRouteReachesTheCommandLine(t *testing.T) {
 	c := command(t, "run", "a.py", "--keep", "*.csv", "--file", "may.csv", "--file", "june.csv")
 	said := 0
-	for _, pattern := range []string{"../../*.go", "../../internal/engine/*.go", "../../internal/store/*.go", "../../internal/artifact/*.go"} {
+	for _, pattern := range []string{"../../*.go", "../../internal/engine/*.go", "../../internal/store/*.go", "../../internal/artifact/*.go", "../../internal/govern/*.go", "../../internal/upstream/*.go", "../../internal/policy/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -142,10 +160,13 @@ func TestVocabulariesNameFlags(t *testing.T) {
 			}
 		}
 	}
-	notOffered := []string{"tools", "connections", "sandboxSize", "outputBytes", "idempotencyKey", "background", "afterExecution", "reusableRun"}
+	notOffered := []string{"sandboxSize", "outputBytes", "idempotencyKey", "background", "afterExecution", "reusableRun"}
 	for path, body := range map[string]any{
 		"workbench run": api.SubmitRunRequest{}, "workbench session create": api.CreateSessionRequest{}, "workbench session configure": api.ConfigureRequest{},
 		"workbench session restart": api.RestartRequest{}, "workbench contexts create": api.CreateContextRequest{}, "workbench key create": api.CreateKeyRequest{},
+		"workbench tools add": api.PutAppRequest{}, "workbench tools import": api.ImportAppRequest{}, "workbench connection add": api.CreateConnectionRequest{},
+		"workbench connection rotate": api.RotateConnectionRequest{}, "workbench policy check": api.CheckRulesRequest{}, "workbench policy explain": api.ExplainRequest{},
+		"workbench approve": api.DecideRequest{}, "workbench deny": api.DecideRequest{},
 	} {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(body)) {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")

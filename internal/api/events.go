@@ -255,7 +255,7 @@ func (e *runStream) entry(entry workbench.LogEntry) error {
 			return workbench.E(workbench.CodeCorrupt, "a stored result cannot be read").Caused(err)
 		}
 		event.Result, event.Meta = &result, nil
-	case workbench.LogStatus, workbench.LogFile, workbench.LogFiles:
+	case workbench.LogStatus, workbench.LogFile, workbench.LogFiles, workbench.LogCall:
 	}
 	return e.event(entry.Seq, string(entry.Kind), event)
 }

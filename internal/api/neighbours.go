@@ -8,7 +8,10 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/artifact"
+	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/identity"
+	"github.com/workbenchdev/workbench/internal/policy"
+	"github.com/workbenchdev/workbench/internal/store"
 )
 
 // Engine is the life of sessions and runs. All errors are *workbench.Error.
@@ -94,6 +97,36 @@ type Identity interface {
 type Audit interface {
 	Audit(ctx context.Context, e workbench.AuditEntry) error
 	ListAudit(ctx context.Context, p workbench.Principal, f workbench.AuditFilter, page workbench.Page) (workbench.List[workbench.AuditEntry], error)
+	AuditChain(ctx context.Context, projectID string, after int64) ([]workbench.AuditEntry, error)
+	VerifyAudit(ctx context.Context, projectID string) (workbench.AuditCheck, error)
+}
+
+// Tools is the governed path and what people do about it; *govern.Governor is
+// one. It writes the audit trail of its changes itself, with them.
+type Tools interface {
+	PutApp(ctx context.Context, p workbench.Principal, a workbench.App, alias string) (govern.Import, error)
+	ImportApp(ctx context.Context, p workbench.Principal, name, alias string) (govern.Import, error)
+	RemoveApp(ctx context.Context, p workbench.Principal, name string) error
+	Apps(ctx context.Context, p workbench.Principal) ([]workbench.App, error)
+	App(ctx context.Context, p workbench.Principal, name string) (workbench.App, error)
+	Tools(ctx context.Context, p workbench.Principal, f store.ToolFilter, query string) ([]workbench.Tool, error)
+
+	Connect(ctx context.Context, p workbench.Principal, n govern.NewConnection) (workbench.Connection, error)
+	Connection(ctx context.Context, p workbench.Principal, id string) (workbench.Connection, error)
+	Connections(ctx context.Context, p workbench.Principal, alias string, page workbench.Page) (workbench.List[workbench.Connection], error)
+	Rotate(ctx context.Context, p workbench.Principal, id string, credentials workbench.Credentials, expected int64) (workbench.Connection, error)
+	Revoke(ctx context.Context, p workbench.Principal, id string) (workbench.Connection, error)
+
+	Rules(ctx context.Context, p workbench.Principal) (store.RuleSet, error)
+	ChangeRules(ctx context.Context, p workbench.Principal, expected int64, put []workbench.Rule, remove []string) (store.RuleSet, []policy.Problem, error)
+	Explain(ctx context.Context, p workbench.Principal, q govern.Question) (govern.Explanation, error)
+
+	Receipt(ctx context.Context, p workbench.Principal, id string, wait time.Duration) (workbench.ToolReceipt, error)
+	Receipts(ctx context.Context, p workbench.Principal, f store.CallFilter, page workbench.Page) (workbench.List[workbench.ToolReceipt], error)
+	Waiting(ctx context.Context, p workbench.Principal, page workbench.Page) (workbench.List[workbench.ToolReceipt], error)
+	Decide(ctx context.Context, p workbench.Principal, id string, v govern.Verdict) (workbench.ToolReceipt, error)
+	HeldRuns(ctx context.Context, p workbench.Principal, page workbench.Page) (workbench.List[govern.HeldRun], error)
+	DecideRun(ctx context.Context, p workbench.Principal, id string, v govern.Verdict) (workbench.Run, error)
 }
 
 // Metrics is what the face counts, and serves at /metrics.

@@ -43,6 +43,7 @@ func Document(version string) []byte {
 			{Name: "artifacts", Description: "Retained files."},
 			{Name: "workspace", Description: "The files of a session as they are now."},
 			{Name: "history", Description: "Commits of a session's workspace: to read, compare, go back to and fork."},
+			{Name: "tools", Description: "Governed tools: where they come from, connections, rules, receipts and approvals."},
 			{Name: "keys", Description: "API keys and the audit trail; for admin keys."},
 			{Name: "system", Description: "The server itself."},
 		},
@@ -141,6 +142,8 @@ func description(r Route) string {
 		d += " Admin keys need the grant to read contents."
 	case AdminManages:
 		d += " Admin keys need manage."
+	case AdminApproves:
+		d += " Admin keys need it too."
 	case AdminReads, AdminOnly:
 	}
 	return strings.TrimSpace(d)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/api"
+	"github.com/workbenchdev/workbench/internal/broker"
 	"github.com/workbenchdev/workbench/internal/engine"
 	"github.com/workbenchdev/workbench/internal/image"
 	"github.com/workbenchdev/workbench/internal/sandbox/oci"
@@ -39,6 +40,7 @@ func mustRealWorld(t *testing.T) *world {
 	}
 	e := engine.New(engine.Options{
 		Store: w.db, Seal: w.parts.sealer, Workspace: workspace.New(w.parts.blobs, w.parts.sealer, w.db), Artifacts: w.parts.files,
+		Tools: w.parts.tools, Broker: broker.New(w.parts.tools, broker.Options{}),
 		Images: store, Driver: d, Instance: instance, DefaultImage: "minimal", Log: slog.New(slog.NewTextHandler(w.log, nil)),
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -73,7 +75,7 @@ func mustAbs(t *testing.T, path string) string {
 func (s *stage) runForReal(t *testing.T) string {
 	t.Helper()
 	x := s.w.Do("POST", "/v1/workbench/sessions/"+s.session+"/runs?waitMs=60000", s.secrets["owner"],
-		fmt.Sprintf(`{"language":"bash","code":"mkdir out && printf 'made by the run\\n' > out/made.txt && workbench result 1 && printf %s"}`, s.contentOfRun)).Want(200)
+		fmt.Sprintf(`{"language":"bash","code":"workbench call no.tool 2>/dev/null; mkdir out && printf 'made by the run\\n' > out/made.txt && workbench result 1 && printf %s"}`, s.contentOfRun)).Want(200)
 	if x.Text("status") != string(workbench.StatusSucceeded) {
 		t.Fatalf("the run did not succeed: %s", x.Body)
 	}

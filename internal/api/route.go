@@ -68,6 +68,7 @@ const (
 	AdminReads                     // metadata: needs read
 	AdminContents                  // contents: needs read and the grant
 	AdminManages                   // close, cancel, delete: needs manage
+	AdminApproves                  // decides: needs approve
 	AdminOnly                      // keys and audit: admin keys with manage, and nobody else
 )
 
@@ -91,6 +92,8 @@ func (r *Route) admit(p workbench.Principal) error {
 		return p.Require(workbench.ScopeRead)
 	case AdminReads:
 		return p.Require(workbench.ScopeRead)
+	case AdminApproves:
+		return p.Require(workbench.ScopeApprove)
 	case AdminManages, AdminOnly:
 	}
 	return p.Require(workbench.ScopeManage)
@@ -104,8 +107,8 @@ const base = "/v1/workbench"
 // routes is the table. It is assembled from the files that hold the handlers.
 func routes() []Route {
 	var all []Route
-	parts := []PathPart{contextPart, resultPart}
-	for _, group := range [][]Route{sessionRoutes(), runRoutes(), contextRoutes(), artifactRoutes(), historyRoutes(), workspaceRoutes(), keyRoutes(), systemRoutes()} {
+	parts := []PathPart{contextPart, resultPart, appPart}
+	for _, group := range [][]Route{sessionRoutes(), runRoutes(), contextRoutes(), artifactRoutes(), historyRoutes(), workspaceRoutes(), toolRoutes(), ruleRoutes(), keyRoutes(), systemRoutes()} {
 		all = append(all, group...)
 	}
 	for i := range all {

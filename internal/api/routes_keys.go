@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"net/http"
 
 	"github.com/workbenchdev/workbench"
@@ -43,6 +44,17 @@ func keyRoutes() []Route {
 			},
 			Replies: []Reply{ok("A page of entries.", workbench.List[workbench.AuditEntry]{})}, handle: listAudit,
 		}),
+		key(Route{
+			Method: http.MethodGet, Pattern: base + "/audit/export", ID: "exportAudit", Action: "audit.export", Summary: "Export the audit trail, oldest first",
+			Description: "One entry a line, in the order of the chain: the hash of each is over the entry and the hash before it, so that a copy can be verified without the server.",
+			Params:      []Param{{Name: "after", Doc: "seq of the last entry that is known already", Kind: IntegerParam, Min: 0, Max: 1 << 53}},
+			Replies:     []Reply{{Status: http.StatusOK, Doc: "The entries.", Types: []string{"application/x-ndjson"}, Event: workbench.AuditEntry{}}}, handle: exportAudit,
+		}),
+		key(Route{
+			Method: http.MethodGet, Pattern: base + "/audit/verify", ID: "verifyAudit", Action: "audit.verify", Summary: "Verify the audit trail",
+			Description: "Follows the whole chain: an entry that was changed, removed or added in the database shows.",
+			Replies:     []Reply{ok("What was found.", workbench.AuditCheck{})}, handle: verifyAudit,
+		}),
 	}
 }
 
@@ -74,6 +86,40 @@ func revokeKey(c *call) error {
 		return err
 	}
 	return c.json(http.StatusOK, wholeKey(key))
+}
+
+// exportAudit writes the chain as it is when it begins, and what follows until it
+// gets there.
+func exportAudit(c *call) error {
+	rows, err := c.s.o.Audit.AuditChain(c.ctx, c.p.ProjectID, c.q.integer("after"))
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Content-Type", "application/x-ndjson")
+	c.w.WriteHeader(http.StatusOK)
+	for len(rows) > 0 {
+		for _, e := range rows {
+			line, err := json.Marshal(e)
+			if err != nil {
+				return err
+			}
+			if _, err := c.w.Write(append(line, '\n')); err != nil {
+				return nil //nolint:nilerr // the client has gone
+			}
+		}
+		if rows, err = c.s.o.Audit.AuditChain(c.ctx, c.p.ProjectID, rows[len(rows)-1].Seq); err != nil {
+			panic(http.ErrAbortHandler) // a trail that ends early must not look whole
+		}
+	}
+	return nil
+}
+
+func verifyAudit(c *call) error {
+	check, err := c.s.o.Audit.VerifyAudit(c.ctx, c.p.ProjectID)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusOK, check)
 }
 
 func listAudit(c *call) error {

@@ -120,7 +120,7 @@ func (changeSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.ChangeAdded, workbench.ChangeModified, workbench.ChangeRemoved)
 }
 func (logKindSchema) Schema(huma.Registry) *huma.Schema {
-	return enum(workbench.LogStatus, workbench.LogOutput, workbench.LogResult, workbench.LogFile, workbench.LogFiles, workbench.LogTerminal)
+	return enum(workbench.LogStatus, workbench.LogOutput, workbench.LogResult, workbench.LogFile, workbench.LogFiles, workbench.LogCall, workbench.LogTerminal)
 }
 func (sessionEventKindSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.SessionEventKinds()...)

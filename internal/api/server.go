@@ -25,6 +25,7 @@ import (
 type Options struct {
 	Engine    Engine
 	Artifacts Artifacts
+	Tools     Tools
 	Identity  Identity
 	Audit     Audit
 
@@ -304,6 +305,7 @@ func (c *call) run(body *bodySchema) error {
 
 var kindNames = map[workbench.IDKind]string{
 	workbench.KindSession: "session", workbench.KindRun: "run", workbench.KindArtifact: "artifact", workbench.KindKey: "key", workbench.KindCommit: "commit",
+	workbench.KindReceipt: "receipt", workbench.KindConnect: "connection",
 }
 
 func (c *call) authenticate() error {

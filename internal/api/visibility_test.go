@@ -10,6 +10,7 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/api"
+	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/identity"
 )
 
@@ -70,6 +71,31 @@ var expected = map[string][13]int{
 	"listKeys":               {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
 	"revokeKey":              {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
 	"listAudit":              {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"putApp":                 {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"importApp":              {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
+	"listApps":               {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"getApp":                 {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
+	"removeApp":              {403, 403, 403, 403, 403, 403, 403, 403, 204, 204, 404, 403, 403},
+	"listTools":              {200, 200, 403, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"createConnection":       {403, 403, 403, 403, 403, 403, 403, 403, 201, 201, 201, 403, 403},
+	"listConnections":        {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"getConnection":          {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
+	"rotateConnection":       {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
+	"revokeConnection":       {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
+	"listRules":              {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"changeRules":            {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"checkRules":             {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"explainRules":           {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 404, 403, 403},
+	"listReceipts":           {200, 200, 403, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"getReceipt":             {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"listApprovals":          {403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403},
+	"approveCall":            {403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403},
+	"denyCall":               {403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403},
+	"listHeldRuns":           {403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403},
+	"approveRun":             {403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403},
+	"denyRun":                {403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403},
+	"exportAudit":            {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
+	"verifyAudit":            {403, 403, 403, 403, 403, 403, 403, 403, 200, 200, 200, 403, 403},
 }
 
 // stage is ada's session with everything a route may ask for, and who asks.
@@ -78,6 +104,8 @@ type stage struct {
 	session, elsewhere, run, file string
 	commit                        string // the session's last
 	victim                        string // a key of the first project
+	receipt, connection           string
+	aliases                       int // given so far
 	secrets                       map[string]string
 	headers                       map[string][]string
 	dead                          map[string]string // refused everywhere, 401
@@ -143,8 +171,14 @@ func (s *stage) set(t *testing.T) {
 		r := s.w.engine.MustStart(t, s.run)
 		r.Write(workbench.Stdout, s.contentOfRun)
 		r.Show(workbench.Result{Type: workbench.ResultDisplay, Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"` + s.contentOfRun + `"`)}})
+		s.callOf(t, r)
 		r.End()
 	}
+	s.w.Do("PUT", "/v1/workbench/apps/crm", s.secrets["admin"], appOfStage).Want(200)
+	s.aliases++
+	s.connection = s.w.Do("POST", "/v1/workbench/connections", s.secrets["admin"],
+		fmt.Sprintf(`{"alias":"stage%d","provider":"crm","auth":"bearer","tenant":"acme","user":"ada","credentials":{"token":"%s"}}`, s.aliases, s.contentOfFile)).Want(201).Text("id")
+	s.receipt = s.w.Do("GET", "/v1/workbench/receipts?run="+s.run, owner, "").Want(200).Text("items.0.id")
 	s.w.Do("POST", "/v1/workbench/sessions/"+s.session+"/contexts", owner, `{"id":"`+contextOfStage+`","language":"bash"}`).Want(201)
 	head, _, err := s.w.db.HeadCommit(t.Context(), s.session)
 	if err != nil {
@@ -158,17 +192,37 @@ func (s *stage) set(t *testing.T) {
 	}
 }
 
+const appOfStage = `{"kind":"http","config":{"url":"http://127.0.0.1:1","endpoints":[{"name":"lookup","method":"GET","path":"/","inputSchema":{"type":"object"}}]}}`
+
+// callOf has the run call a tool that its session does not allow: that leaves a
+// receipt too.
+func (s *stage) callOf(t *testing.T, r *running) {
+	t.Helper()
+	session, err := s.w.db.Session(t.Context(), workbench.SystemPrincipal(), s.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.w.parts.tools.Call(t.Context(), govern.Caller{Session: session, Run: r.run, Epoch: r.epoch}, govern.CallRequest{Tool: "no.tool"})
+	if !workbench.HasCode(err, workbench.CodeToolNotAllowed) {
+		t.Fatalf("the call: %v", err)
+	}
+}
+
 // ask sends the route's request about the things on the stage.
 func (s *stage) ask(r api.Route, secret string, headers []string) exchange {
 	path := strings.ReplaceAll(r.Pattern, "{id}", map[workbench.IDKind]string{
-		workbench.KindSession: s.session, workbench.KindRun: s.run, workbench.KindArtifact: s.file, workbench.KindKey: s.victim, workbench.KindCommit: s.commit}[r.Target])
-	path = strings.NewReplacer("{context}", contextOfStage, "{index}", "0").Replace(path)
+		workbench.KindSession: s.session, workbench.KindRun: s.run, workbench.KindArtifact: s.file, workbench.KindKey: s.victim, workbench.KindCommit: s.commit,
+		workbench.KindReceipt: s.receipt, workbench.KindConnect: s.connection}[r.Target])
+	path = strings.NewReplacer("{context}", contextOfStage, "{index}", "0", "{app}", "crm").Replace(path)
 	body := map[string]string{
 		"createContext": `{"language":"bash"}`,
 		"submitRun":     `{"language":"bash","code":"ls"}`, "runCode": `{"sessionId":"` + s.session + `","language":"bash","code":"ls"}`,
 		"bash": `{"sessionId":"` + s.session + `","command":"ls"}`, "configureSession": `{"agent":"x"}`,
 		"rollBackSession": `{"commit":"` + s.commit + `"}`, "forkSession": `{}`, "moveWorkspaceFile": `{"from":"out/made.txt","to":"moved.txt"}`, "makeWorkspaceDirectory": `{"path":"new"}`,
-		"createKey": `{"kind":"direct","tenant":"t","user":"u"}`, "createSession": `{}`,
+		"putApp": appOfStage, "changeRules": `{"put":[{"name":"all","text":"permit(principal, action == Action::\"call\", resource);"}]}`, "checkRules": `{"rules":[]}`,
+		"rotateConnection": `{"credentials":{"token":"another-token"}}`, "explainRules": `{"session":"` + s.session + `","tool":"crm.lookup@1"}`,
+		"createConnection": fmt.Sprintf(`{"alias":"made%d","provider":"crm","auth":"bearer","credentials":{"token":"a-token"}}`, s.aliases),
+		"createKey":        `{"kind":"direct","tenant":"t","user":"u"}`, "createSession": `{}`,
 	}[r.ID]
 	switch r.ID {
 	case "streamSessionEvents":
@@ -227,7 +281,7 @@ func (s *stage) mustNotTell(t *testing.T, r api.Route, caller string, x exchange
 		"other project's admin": true, "narrowed elsewhere": true}[caller]
 	body := string(x.Body)
 	if stranger || x.Status >= 400 {
-		for what, id := range map[string]string{"session": s.session, "run": s.run, "file": s.file, "commit": s.commit} {
+		for what, id := range map[string]string{"session": s.session, "run": s.run, "file": s.file, "commit": s.commit, "receipt": s.receipt, "connection": s.connection} {
 			if strings.Contains(body, id) {
 				t.Errorf("%s tells %s the id of the %s: %.300s", r.ID, caller, what, body)
 			}

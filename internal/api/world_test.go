@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,10 +23,12 @@ import (
 	"github.com/workbenchdev/workbench/internal/api/apitest"
 	"github.com/workbenchdev/workbench/internal/artifact"
 	"github.com/workbenchdev/workbench/internal/blob"
+	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/identity"
 	"github.com/workbenchdev/workbench/internal/seal"
 	"github.com/workbenchdev/workbench/internal/store"
 	"github.com/workbenchdev/workbench/internal/telemetry"
+	"github.com/workbenchdev/workbench/internal/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,6 +52,7 @@ type parts struct {
 	sealer *seal.Sealer
 	blobs  *blob.Disk
 	files  *artifact.Service
+	tools  *govern.Governor
 }
 
 // clock is the time of a test.
@@ -117,14 +121,17 @@ func mustParts(t testing.TB, c *clock) *world {
 	}
 	sealer := seal.New(masters, db)
 	files := artifact.New(blobs, sealer, db, artifact.WithClock(c.Now))
-	return &world{t: t, db: db, engine: newStandIn(db, sealer, blobs, c.Now), ids: identity.New(db, c.Now), log: &syncBuffer{}, clock: c, parts: parts{sealer, blobs, files}}
+	clients := upstream.New(upstream.Options{Clock: c.Now})
+	t.Cleanup(func() { _ = clients.Close() })
+	tools := govern.New(govern.Options{Store: db, Seal: sealer, Upstream: clients, Artifacts: files, EngineID: standInEngine, Clock: c.Now})
+	return &world{t: t, db: db, engine: newStandIn(db, sealer, blobs, c.Now), ids: identity.New(db, c.Now), log: &syncBuffer{}, clock: c, parts: parts{sealer, blobs, files, tools}}
 }
 
 // serve starts the server over an engine.
 func (w *world) serve(e api.Engine, change ...func(*api.Options)) {
 	w.t.Helper()
 	o := api.Options{
-		Engine: e, Artifacts: w.parts.files, Identity: w.ids, Audit: w.db, Metrics: telemetry.NewMetrics(), Clock: w.clock.Now,
+		Engine: e, Artifacts: w.parts.files, Tools: w.parts.tools, Identity: w.ids, Audit: w.db, Metrics: telemetry.NewMetrics(), Clock: w.clock.Now,
 		Log: telemetry.NewLogger(w.log, telemetry.LogJSON, slog.LevelDebug), Heartbeat: 50 * time.Millisecond, MaxUploadBytes: 16 << 20,
 	}
 	for _, f := range change {
@@ -212,6 +219,14 @@ func (x exchange) Text(path string) string {
 		x.t.Fatalf("answer is not JSON: %s", x.Body)
 	}
 	for _, name := range strings.Split(path, ".") {
+		if list, ok := v.([]any); ok {
+			i, err := strconv.Atoi(name)
+			if err != nil || i >= len(list) {
+				x.t.Fatalf("the answer has no %s: %s", path, x.Body)
+			}
+			v = list[i]
+			continue
+		}
 		object, _ := v.(map[string]any)
 		v = object[name]
 	}

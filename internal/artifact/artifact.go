@@ -217,7 +217,7 @@ func (s *Service) Present(ctx context.Context, p workbench.Principal, rows []wor
 func (s *Service) present(ctx context.Context, p workbench.Principal, a workbench.Artifact) workbench.Artifact {
 	a.DownloadPath = DownloadPath(a.ID)
 	a.Preview = ""
-	if len(a.SealedPreview) > 0 && p.MayReadContents(a.Owner()) {
+	if len(a.SealedPreview) > 0 && p.MayReadContents(a.Owner()) && s.access(ctx, p, a) == nil {
 		// A preview that cannot be opened is no reason to hide the file.
 		plain, err := s.sealer.OpenBytes(ctx, a.TenantID, kindPreview, a.ID, a.SealedPreview)
 		if err != nil {

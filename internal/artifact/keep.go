@@ -113,7 +113,7 @@ func quota(s workbench.Session, epoch int64) store.Quota {
 // describe is the row of a new file, without names, contents and times.
 func describe(session workbench.Session, origin workbench.ArtifactOrigin, declared string) workbench.Artifact {
 	return workbench.Artifact{ID: workbench.NewID(workbench.KindArtifact), ProjectID: session.ProjectID, TenantID: session.TenantID, UserID: session.UserID,
-		SessionID: session.ID, Origin: origin, MimeType: declared, DerivedFrom: []string{}, Dependencies: []string{}}
+		SessionID: session.ID, Origin: origin, MimeType: declared, DerivedFrom: []string{}, Dependencies: []workbench.Dependency{}}
 }
 
 // retention is how long a file of the session is kept.

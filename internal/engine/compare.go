@@ -26,6 +26,9 @@ func (e *Engine) CompareCommits(ctx context.Context, p workbench.Principal, id, 
 		return nil, err
 	}
 	to, tree, err := e.treeOf(ctx, p, id)
+	if err == nil {
+		err = e.filesOf(ctx, p, to.SessionID)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -42,6 +45,9 @@ func (e *Engine) CompareCommits(ctx context.Context, p workbench.Principal, id, 
 		if c.TenantID != to.TenantID {
 			return nil, workbench.ErrNotFound("commit").WithField("from")
 		}
+		if err := e.filesOf(ctx, p, c.SessionID); err != nil {
+			return nil, err
+		}
 	}
 	return e.compared(to.TenantID, out, base, tree), nil
 }
@@ -53,6 +59,9 @@ func (e *Engine) CompareRun(ctx context.Context, p workbench.Principal, runID st
 		return nil, err
 	}
 	run, err := e.o.Store.Run(ctx, p, runID)
+	if err == nil {
+		err = e.filesOf(ctx, p, run.SessionID)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"maps"
@@ -21,6 +22,7 @@ import (
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/artifact"
 	"github.com/workbenchdev/workbench/internal/checkpoint"
+	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/image"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 	"github.com/workbenchdev/workbench/internal/sandbox/pool"
@@ -42,6 +44,9 @@ type Options struct {
 	Memory      *checkpoint.Memory
 	Driver      sandbox.Driver
 	Instance    string // of the data directory; at most one live engine has it
+	ID          string // of this engine; default: a new one
+	Broker      Broker // what code asks of the server
+	Tools       Tools  // what sessions may have
 
 	Sizes        []workbench.Size // default: workbench.StandardSizes
 	DefaultImage string           // name or id; default: the image store's
@@ -69,6 +74,28 @@ type Metrics interface {
 	SandboxStarted(outcome string, took time.Duration)
 	pool.Metrics
 	Live(sandboxes, running int)
+}
+
+// Broker answers what code in a sandbox asks of the server; *broker.Broker is
+// one. A receipt comes with the answer where a tool was called.
+type Broker interface {
+	Serve(ctx context.Context, from govern.Caller, op string, args json.RawMessage) (json.RawMessage, *workbench.ToolReceipt, error)
+}
+
+// Tools knows the tools and connections of a project; *govern.Governor is one.
+type Tools interface {
+	// Validate refuses tools and aliases that the session cannot have.
+	Validate(ctx context.Context, s workbench.Session) error
+	// Hold asks the rules whether a run of the session has to be approved before
+	// it starts, and for what; nil if not. The number is that of the rules.
+	Hold(ctx context.Context, s workbench.Session, run workbench.Run) (*workbench.Approval, int64, error)
+	// MayRead refuses who may not use, now, every tool and connection that
+	// something of a session depends on. Code: access_denied.
+	MayRead(ctx context.Context, p workbench.Principal, sessionID string, on []workbench.Dependency) error
+	// Expire ends calls that nobody decided in time.
+	Expire(ctx context.Context) error
+	// Tell tells who decides of calls that wait.
+	Tell(ctx context.Context) error
 }
 
 // Engine runs sessions. Start it before use and Stop it at the end.
@@ -151,9 +178,12 @@ func New(o Options) *Engine {
 	if o.Metrics == nil {
 		o.Metrics = noMetrics{}
 	}
+	if o.ID == "" {
+		o.ID = workbench.NewID(workbench.KindEngine)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Engine{
-		o: o, id: workbench.NewID(workbench.KindEngine), log: o.Log, now: o.Clock,
+		o: o, id: o.ID, log: o.Log, now: o.Clock,
 		slots: newSlots(o.MaxRunning), background: newSlots(o.MaxBackground), capacity: newCapacity(o.MaxSandboxes),
 		wasted:   newWastes(),
 		large:    make(chan struct{}, largeAtOnce),
@@ -197,6 +227,8 @@ func (e *Engine) Start(ctx context.Context) error {
 	e.loop(e.endExpired, e.o.SweepEvery)
 	e.loop(e.concludeEnded, e.o.SweepEvery)
 	e.loop(e.forgetEnded, e.o.SweepEvery)
+	e.loop(e.expireCalls, e.o.SweepEvery)
+	e.loop(e.tellOfCalls, e.o.SweepEvery)
 	if e.o.SuspendAfter > 0 {
 		e.loop(e.suspendIdle, min(suspendEvery, max(time.Millisecond, e.o.SuspendAfter/2)))
 	}

@@ -30,25 +30,26 @@ const (
 
 // execution is one step of a run on its way through a sandbox.
 type execution struct {
-	e       *Engine
-	c       *compute
-	s       workbench.Session
-	run     workbench.Run // what is settled in the end
-	spec    workbench.RunSpec
-	stop    <-chan workbench.Reason
-	log     *runLog
-	result  guestwire.ExecResult
-	stopped workbench.Reason // why it was asked to end, if it was
-	input   workspace.Tree   // that the step began with
-	box     sandbox.Sandbox  // it was dispatched to; nil before
-	wire    *guestwire.Client
-	epoch   int64 // it was dispatched under, and generation
-	gen     int64
-	shared  bool // others were out at the same time; guarded by c.mu
-	began   time.Time
-	full    atomic.Bool // a file was refused by a limit of retained files
-	cell    *cell       // nil: a program of its own
-	shown   results     // what the code showed
+	e         *Engine
+	c         *compute
+	s         workbench.Session
+	run       workbench.Run // what is settled in the end
+	spec      workbench.RunSpec
+	stop      <-chan workbench.Reason
+	log       *runLog
+	result    guestwire.ExecResult
+	stopped   workbench.Reason // why it was asked to end, if it was
+	input     workspace.Tree   // that the step began with
+	box       sandbox.Sandbox  // it was dispatched to; nil before
+	wire      *guestwire.Client
+	epoch     int64 // it was dispatched under, and generation
+	gen       int64
+	shared    bool // others were out at the same time; guarded by c.mu
+	began     time.Time
+	full      atomic.Bool // a file was refused by a limit of retained files
+	exhausted atomic.Bool // a tool call was refused by their limit
+	cell      *cell       // nil: a program of its own
+	shown     results     // what the code showed
 }
 
 // execute takes a queued run to its terminal status. The caller holds c.mu,

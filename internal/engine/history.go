@@ -25,6 +25,16 @@ func mayReadContents(p workbench.Principal) error {
 	return nil
 }
 
+// filesOf refuses who may not use, now, every tool that the files of a session
+// may come from. Code: access_denied.
+func (e *Engine) filesOf(ctx context.Context, p workbench.Principal, sessionID string) error {
+	on, err := e.o.Store.SessionDependencies(ctx, sessionID)
+	if err != nil || len(on) == 0 {
+		return err
+	}
+	return e.o.Tools.MayRead(ctx, p, sessionID, on)
+}
+
 // Commits lists a session's commits, newest first.
 func (e *Engine) Commits(ctx context.Context, p workbench.Principal, sessionID string, page workbench.Page) (workbench.List[workbench.Commit], error) {
 	if err := p.Require(workbench.ScopeRead); err != nil {
@@ -97,6 +107,9 @@ func (e *Engine) CommitFile(ctx context.Context, p workbench.Principal, id, path
 		return workbench.TreeEntry{}, nil, err
 	}
 	c, tree, err := e.treeOf(ctx, p, id)
+	if err == nil {
+		err = e.filesOf(ctx, p, c.SessionID)
+	}
 	if err != nil {
 		return workbench.TreeEntry{}, nil, err
 	}
@@ -112,6 +125,9 @@ func (e *Engine) CommitTar(ctx context.Context, p workbench.Principal, id string
 		return nil, err
 	}
 	c, tree, err := e.treeOf(ctx, p, id)
+	if err == nil {
+		err = e.filesOf(ctx, p, c.SessionID)
+	}
 	if err != nil {
 		return nil, err
 	}

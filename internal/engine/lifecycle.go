@@ -190,6 +190,9 @@ func (e *Engine) Restart(ctx context.Context, p workbench.Principal, id string, 
 			return workbench.Session{}, workbench.AsError(err).WithField(spec.Artifacts[i].ID)
 		}
 	}
+	if err := e.o.Store.Depend(ctx, id, dependencies(selected), e.now()); err != nil {
+		return workbench.Session{}, err
+	}
 	c := e.compute(id)
 	lock := e.lockIdle
 	if req.CancelActive {

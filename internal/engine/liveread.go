@@ -127,6 +127,9 @@ func (e *Engine) readable(ctx context.Context, p workbench.Principal, sessionID 
 	}
 	s, err := e.session(ctx, p, sessionID)
 	if err == nil {
+		err = e.filesOf(ctx, p, s.ID)
+	}
+	if err == nil {
 		e.touch(ctx, s.ID)
 	}
 	return s, err

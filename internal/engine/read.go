@@ -36,6 +36,9 @@ func (e *Engine) Receipt(ctx context.Context, p workbench.Principal, runID strin
 	if !p.MayReadContents(run.Owner()) {
 		return receipt, nil
 	}
+	if err := e.mayLearn(ctx, p, run); err != nil {
+		return withheld(receipt, err)
+	}
 	err = e.addContents(ctx, p, &receipt)
 	return receipt, err
 }
@@ -43,7 +46,7 @@ func (e *Engine) Receipt(ctx context.Context, p workbench.Principal, runID strin
 // addContents fills in what the run's log holds: output and results.
 func (e *Engine) addContents(ctx context.Context, p workbench.Principal, r *workbench.Receipt) error {
 	var entries []workbench.LogEntry
-	if r.Status != workbench.StatusQueued { // it has none before
+	if !r.Status.Waiting() { // it has none before
 		var err error
 		if entries, err = e.o.Store.Contents(ctx, p, r.ID); err != nil {
 			return err
@@ -133,7 +136,7 @@ func (e *Engine) Events(ctx context.Context, p workbench.Principal, runID string
 	if err != nil {
 		return err
 	}
-	if err := contentsOf(p, run); err != nil {
+	if err := e.contentsOf(ctx, p, run); err != nil {
 		return err
 	}
 	return e.follow(ctx, store.RunTopic(runID), func() (int, bool, error) {
@@ -157,10 +160,36 @@ func (e *Engine) Events(ctx context.Context, p workbench.Principal, runID string
 	})
 }
 
-// contentsOf refuses a principal who may see the run but not what it holds.
-func contentsOf(p workbench.Principal, run workbench.Run) error {
-	if p.MayReadContents(run.Owner()) {
+// withheld is a receipt whose contents came from what may not be used any more.
+func withheld(r workbench.Receipt, why error) (workbench.Receipt, error) {
+	if !workbench.HasCode(why, workbench.CodeAccessDenied) {
+		return r, why
+	}
+	e := workbench.AsError(why)
+	r.Withheld = &workbench.CallError{Code: e.Code, Detail: e.Detail, Hint: e.Hint}
+	return r, nil
+}
+
+// mayLearn refuses who may not use, now, every tool that the contents of a run
+// may come from. Code: access_denied.
+func (e *Engine) mayLearn(ctx context.Context, p workbench.Principal, run workbench.Run) error {
+	on := run.Dependencies
+	if !run.Status.Terminal() && !run.Status.Waiting() { // they are noted at its end
+		var err error
+		if on, err = e.o.Store.SessionDependencies(ctx, run.SessionID); err != nil {
+			return err
+		}
+	}
+	if len(on) == 0 {
 		return nil
+	}
+	return e.o.Tools.MayRead(ctx, p, run.SessionID, on)
+}
+
+// contentsOf refuses a principal who may see the run but not what it holds.
+func (e *Engine) contentsOf(ctx context.Context, p workbench.Principal, run workbench.Run) error {
+	if p.MayReadContents(run.Owner()) {
+		return e.mayLearn(ctx, p, run)
 	}
 	return workbench.E(workbench.CodeForbidden, "this key sees metadata, not contents").
 		WithHint(`use the owner's key, or an admin key that was made with "contents": true`)
@@ -187,7 +216,7 @@ func (e *Engine) Output(ctx context.Context, p workbench.Principal, runID string
 	if err != nil {
 		return workbench.OutputPage{}, err
 	}
-	if err := contentsOf(p, run); err != nil {
+	if err := e.contentsOf(ctx, p, run); err != nil {
 		return workbench.OutputPage{}, err
 	}
 	from := max(0, q.Offset-3) // enough to see whether the offset is inside a character
@@ -290,7 +319,7 @@ func (e *Engine) RunFile(ctx context.Context, p workbench.Principal, runID, path
 	if err != nil {
 		return none, nil, err
 	}
-	if err := contentsOf(p, run); err != nil {
+	if err := e.contentsOf(ctx, p, run); err != nil {
 		return none, nil, err
 	}
 	if run.CommitID == "" {

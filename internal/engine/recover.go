@@ -189,6 +189,20 @@ func (e *Engine) sweepRetained(ctx context.Context) {
 	}
 }
 
+// expireCalls ends tool calls that nobody decided in time.
+func (e *Engine) expireCalls(ctx context.Context) {
+	if err := e.o.Tools.Expire(ctx); err != nil {
+		e.sweepFailed(ctx, "approvals", err)
+	}
+}
+
+// tellOfCalls tells who decides of tool calls that wait.
+func (e *Engine) tellOfCalls(ctx context.Context) {
+	if err := e.o.Tools.Tell(ctx); err != nil {
+		e.sweepFailed(ctx, "approvals", err)
+	}
+}
+
 // endExpired ends sessions past their deadline.
 func (e *Engine) endExpired(ctx context.Context) {
 	now := e.now()

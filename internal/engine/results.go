@@ -304,7 +304,7 @@ func (e *Engine) ResultForm(ctx context.Context, p workbench.Principal, runID st
 	if err != nil {
 		return none, nil, err
 	}
-	if err := contentsOf(p, run); err != nil {
+	if err := e.contentsOf(ctx, p, run); err != nil {
 		return none, nil, err
 	}
 	all, err := e.results(ctx, p, run)

@@ -63,7 +63,8 @@ func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req work
 	if err := validateDescription(req.Agent, req.Labels); err != nil {
 		return bad(err)
 	}
-	if err := validateTools(req.Tools, req.Aliases); err != nil {
+	asked := workbench.Session{ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID, GroupID: p.GroupID, Tools: req.Tools, Aliases: req.Aliases}
+	if err := e.validateTools(ctx, asked); err != nil {
 		return bad(err)
 	}
 	if err := validateGlobs("keepAtExpiry", req.KeepAtExpiry); err != nil {
@@ -180,7 +181,7 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 		expected = s.Revision // compare and set on what this request was computed from
 	}
 	was := s
-	if s, err = e.reconfigured(s, req); err != nil {
+	if s, err = e.reconfigured(ctx, s, req); err != nil {
 		return workbench.Session{}, err
 	}
 	if expected == s.Revision && sameConfiguration(was, s) {
@@ -199,7 +200,7 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 
 // reconfigured is the session as a request wants it. Codes: invalid_request,
 // limit_out_of_range, and those of what does not exist.
-func (e *Engine) reconfigured(s workbench.Session, req workbench.ConfigureSession) (workbench.Session, error) {
+func (e *Engine) reconfigured(ctx context.Context, s workbench.Session, req workbench.ConfigureSession) (workbench.Session, error) {
 	if req.Agent != nil {
 		s.Agent = *req.Agent
 	}
@@ -221,8 +222,10 @@ func (e *Engine) reconfigured(s workbench.Session, req workbench.ConfigureSessio
 	if err := validateDescription(s.Agent, s.Labels); err != nil {
 		return workbench.Session{}, err
 	}
-	if err := validateTools(s.Tools, s.Aliases); err != nil {
-		return workbench.Session{}, err
+	if req.Tools != nil || req.Aliases != nil {
+		if err := e.validateTools(ctx, s); err != nil {
+			return workbench.Session{}, err
+		}
 	}
 	if req.Limits != nil {
 		size, err := e.size(s.Size)
@@ -295,29 +298,22 @@ func validateDescription(agent string, labels map[string]string) error {
 	return nil
 }
 
-// validateTools refuses every tool and connection: none exists yet. The shape
-// is checked first, so that a wrong request reads as wrong.
-func validateTools(tools []workbench.ToolRef, aliases []string) error {
-	if len(tools) > maxTools {
+// validateTools refuses tools and connections that the session cannot have. The
+// shape is checked first, so that a wrong request reads as wrong.
+func (e *Engine) validateTools(ctx context.Context, s workbench.Session) error {
+	if len(s.Tools) > maxTools {
 		return workbench.E(workbench.CodeInvalidRequest, "at most %d tools", maxTools).WithField("tools")
 	}
-	if len(aliases) > maxAliases {
+	if len(s.Aliases) > maxAliases {
 		return workbench.E(workbench.CodeInvalidRequest, "at most %d connections", maxAliases).WithField("connections")
 	}
-	for i, t := range tools {
+	for i, t := range s.Tools {
 		if t.Name == "" || t.Version == "" {
-			return workbench.E(workbench.CodeInvalidRequest, "a tool needs a name and an exact version").WithField(fmt.Sprintf("tools[%d]", i))
+			return workbench.E(workbench.CodeInvalidRequest, "a tool needs a name and an exact version").WithField(fmt.Sprintf("tools[%d]", i)).
+				WithHint(`such as {"name": "github.list_issues", "version": "1"}`)
 		}
 	}
-	if len(tools) > 0 {
-		return workbench.E(workbench.CodeToolNotFound, "no such tool at that version").WithField("tools[0]").
-			WithHint("this server has no tools yet: leave tools empty")
-	}
-	if len(aliases) > 0 {
-		return workbench.E(workbench.CodeConnectionNotFound, "no such connection").WithField("connections[0]").
-			WithHint("this server has no connections yet: leave connections empty")
-	}
-	return nil
+	return e.o.Tools.Validate(ctx, s)
 }
 
 func nonNil[T any](s []T) []T {

@@ -12,7 +12,9 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/artifact"
+	"github.com/workbenchdev/workbench/internal/audit"
 	"github.com/workbenchdev/workbench/internal/failpoint"
+	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/store"
 	"github.com/workbenchdev/workbench/internal/workspace"
@@ -33,8 +35,31 @@ func (x *execution) Call(ctx context.Context, call guestwire.BrokerCall) (json.R
 	case guestwire.OpDisplay:
 		return x.display(ctx, call)
 	}
-	return nil, workbench.E(workbench.CodeNotBuilt, "this server does not have that operation").WithField("op").
-		WithHint("tools, ai, search and packages come with a later version")
+	return x.reach(ctx, call)
+}
+
+// reach passes on what leaves the sandbox.
+func (x *execution) reach(ctx context.Context, call guestwire.BrokerCall) (json.RawMessage, error) {
+	run := workbench.Run{ID: x.run.ID, Revision: x.run.Revision, Language: x.run.Language, Lane: x.run.Lane} // what never changes of it
+	answer, receipt, err := x.e.o.Broker.Serve(ctx, govern.Caller{Session: x.s, Run: run, Epoch: x.epoch}, call.Op, call.Args)
+	if receipt != nil {
+		x.log.note(workbench.LogCall, workbench.CallEntry{ReceiptID: receipt.ID, Number: receipt.Number, Tool: receipt.Tool, Version: receipt.Version,
+			Alias: receipt.Alias, Status: receipt.Status})
+	}
+	if workbench.HasCode(err, workbench.CodeToolCallLimit) && !x.exhausted.Swap(true) {
+		x.e.refusedCall(ctx, x.s, run.ID, err)
+	}
+	return answer, err
+}
+
+// refusedCall records, once for a run, that it asked for more calls than it may
+// make: none of those has a receipt.
+func (e *Engine) refusedCall(ctx context.Context, s workbench.Session, runID string, why error) {
+	owner := workbench.Principal{ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID}
+	row := audit.Entry(owner, e.now(), "tool.refused", runID, why, map[string]any{"session": s.ID})
+	if err := e.o.Store.Audit(context.WithoutCancel(ctx), row); err != nil {
+		e.log.Error("audit row not written", "id", row.ID, "action", row.Action, "target", row.Target, "err", err)
+	}
 }
 
 // save keeps a file that the code named.
@@ -261,6 +286,9 @@ func (x *execution) count(ctx context.Context) {
 	x.run.Outputs.Stderr = x.streamInfo(ctx, workbench.Stderr, x.result.Total.Stderr)
 	if x.run.Outputs.Stdout.Truncated || x.run.Outputs.Stderr.Truncated {
 		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitOutput)
+	}
+	if x.exhausted.Load() {
+		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitToolCalls)
 	}
 	if x.full.Load() {
 		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)

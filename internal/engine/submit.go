@@ -82,10 +82,14 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 	if req.Trail != nil {
 		req.Trail.Target = run.ID
 	}
+	hold, rules, err := e.o.Tools.Hold(ctx, s, run)
+	if err != nil {
+		return workbench.Submitted{}, err
+	}
 	lease := store.LeaseWish{EngineID: e.id, TTL: e.o.LeaseTTL}
 	run, replayed, err := e.o.Store.Admit(ctx, p, store.Admission{
-		Trail: req.Trail,
-		Run:   run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
+		Hold: hold, Decided: &rules, Trail: req.Trail, Dependencies: dependencies(selected),
+		Run: run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
 		FingerprintVersion: workbench.FingerprintVersion, QueueLimit: s.Limits.QueuedRuns,
 		Check: func() error {
 			if speaks != nil {
@@ -137,7 +141,7 @@ func (e *Engine) newRun(ctx context.Context, s workbench.Session, spec workbench
 		ID: id, ExecutionID: id, ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID, SessionID: s.ID,
 		Revision: s.Revision, Lane: spec.Lane(), Language: spec.Language, Status: workbench.StatusQueued,
 		TimeoutMs: timeout, LimitsHit: []string{}, Notices: []workbench.Notice{}, Artifacts: []workbench.Artifact{},
-		Files: workbench.FilesChanged{Items: []workbench.ChangedFile{}}, Dependencies: []string{},
+		Files: workbench.FilesChanged{Items: []workbench.ChangedFile{}}, Dependencies: []workbench.Dependency{},
 		CreatedAt: e.now(), Sealed: sealed,
 	}, nil
 }
@@ -220,6 +224,19 @@ func (e *Engine) usable(ctx context.Context, s workbench.Session, spec workbench
 		}
 	}
 	return e.speaks(ctx, s.Image, spec.Language)
+}
+
+// dependencies are those of all the files.
+func dependencies(files []workbench.Artifact) []workbench.Dependency {
+	var on []workbench.Dependency
+	for _, a := range files {
+		for _, d := range a.Dependencies {
+			if !slices.Contains(on, d) {
+				on = append(on, d)
+			}
+		}
+	}
+	return on
 }
 
 func digests(selected []workbench.Artifact, sel []workbench.ArtifactSelect) []workbench.SelectedContent {

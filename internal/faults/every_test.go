@@ -86,6 +86,12 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 			w := newWorld(t, "-warm=1", "-suspend-after=400ms")
 			w.killedAtEach(p, w.lifeOf, w.checkRuns)
 		})
+		t.Run("tools are called", func(t *testing.T) {
+			t.Parallel()
+			c := newCounted(t)
+			w := newWorld(t, "-webhook="+c.URL+"/hook")
+			w.killedAtEach(p, w.toolsOf(c), w.checkCalls(c))
+		})
 	})
 	for name, other := range elsewhere {
 		if raw, err := os.ReadFile(other.file); err != nil || !strings.Contains(string(raw), other.says) {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -24,9 +23,11 @@ import (
 
 // Bounds of the socket that code calls.
 const (
-	brokerConns   = 64               // at once, of one exec; more wait in the kernel's queue
-	brokerRequest = 384 << 10        // bytes of a request
-	brokerIdle    = 10 * time.Second // for a request to arrive, or an answer to be taken
+	brokerConns    = 64                     // at once, of one exec; more wait in the kernel's queue
+	brokerRequest  = 384 << 10              // bytes of a request
+	brokerUnwanted = 64 << 20               // bytes that a caller may go on sending after its answer
+	brokerIdle     = 10 * time.Second       // for a piece of a request to arrive, or of an answer to be taken, while others wait
+	brokerLast     = 100 * time.Millisecond // for an answer to be taken once the run has ended
 )
 
 // broker answers the code of one exec that reaches out through a socket. A
@@ -38,8 +39,10 @@ type broker struct {
 	socket *brokerSocket
 	own    bool // the socket is this exec's
 	token  string
-	ctx    context.Context
+	ctx    context.Context // of calls
 	cancel context.CancelFunc
+	asking context.Context // of connections that have not said yet what they want
+	hangUp context.CancelFunc
 	conns  sync.WaitGroup
 	calls  atomic.Int64 // connections under way
 	shown  displays
@@ -50,6 +53,7 @@ type broker struct {
 type brokerSocket struct {
 	path   string
 	l      *net.UnixListener
+	slots  chan struct{} // one for each connection under way, and one for the next
 	accept sync.WaitGroup
 	closed chan struct{}
 	once   sync.Once
@@ -58,35 +62,9 @@ type brokerSocket struct {
 	now *broker // answers; nil between cells
 }
 
-// brokerCall is a request.
-type brokerCall struct {
-	Token string          `json:"token"`
-	Op    string          `json:"op"`              // save, result, display, call
-	Path  string          `json:"path,omitempty"`  // of save, base64
-	Value json.RawMessage `json:"value,omitempty"` // of result
-	Name  string          `json:"name,omitempty"`  // of call: the tool
-
-	Kind     string          `json:"kind,omitempty"` // of display
-	ID       string          `json:"id,omitempty"`
-	Metadata json.RawMessage `json:"metadata,omitempty"`
-	Size     *int64          `json:"size,omitempty"` // of the content that follows
-}
-
-// brokerAnswer is an answer: one of its fields.
-type brokerAnswer struct {
-	Result json.RawMessage `json:"result,omitempty"`
-	Error  *brokerError    `json:"error,omitempty"`
-}
-
-type brokerError struct {
-	Code   workbench.Code `json:"code"`
-	Detail string         `json:"detail"`
-	Hint   string         `json:"hint,omitempty"`
-}
-
 // listen makes the socket in a directory that code may search.
 func listenIn(dir string) (*brokerSocket, error) {
-	s := &brokerSocket{path: dir + "/s", closed: make(chan struct{})}
+	s := &brokerSocket{path: dir + "/s", slots: make(chan struct{}, brokerConns), closed: make(chan struct{})}
 	var err error
 	if s.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"}); err != nil {
 		return nil, err
@@ -101,10 +79,9 @@ func listenIn(dir string) (*brokerSocket, error) {
 }
 
 func (s *brokerSocket) serve() {
-	slots := make(chan struct{}, brokerConns)
 	for {
 		select {
-		case slots <- struct{}{}:
+		case s.slots <- struct{}{}:
 		case <-s.closed:
 			return
 		}
@@ -113,7 +90,7 @@ func (s *brokerSocket) serve() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			<-slots
+			<-s.slots
 			time.Sleep(10 * time.Millisecond) // out of descriptors
 			continue
 		}
@@ -122,18 +99,21 @@ func (s *brokerSocket) serve() {
 		if b == nil {
 			s.mu.Unlock()
 			c.Close()
-			<-slots
+			<-s.slots
 			continue
 		}
 		b.calls.Add(1)
 		b.conns.Add(1)
 		s.mu.Unlock()
 		go func() { // waited for by finish
-			defer func() { b.calls.Add(-1); <-slots; b.conns.Done() }()
+			defer func() { b.calls.Add(-1); <-s.slots; b.conns.Done() }()
 			b.answer(c)
 		}()
 	}
 }
+
+// crowded reports whether others may wait for the place of a connection.
+func (s *brokerSocket) crowded() bool { return len(s.slots) == cap(s.slots) }
 
 // turn lets a broker answer from here on, nil for none.
 func (s *brokerSocket) turn(b *broker) {
@@ -157,12 +137,27 @@ func newBroker(e *execution, socket *brokerSocket, own bool) (*broker, error) {
 	}
 	b := &broker{e: e, socket: socket, own: own, token: hex.EncodeToString(token[:])}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.asking, b.hangUp = context.WithCancel(b.ctx)
 	b.socket.turn(b)
 	return b, nil
 }
 
 // idle reports whether no call is under way.
 func (b *broker) idle() bool { return b.calls.Load() == 0 }
+
+// rest stops new calls and returns what is closed once those under way have ended.
+// A connection that has not said what it wants has the grace for it.
+func (b *broker) rest(grace time.Duration) <-chan struct{} {
+	b.stop()
+	over := make(chan struct{})
+	late := time.AfterFunc(grace, b.hangUp)
+	go func() { // ends with the calls, at the latest when the broker is closed
+		b.conns.Wait()
+		late.Stop()
+		close(over)
+	}()
+	return over
+}
 
 // finish stops new calls and gives those under way some time to end.
 func (b *broker) finish(grace time.Duration) {
@@ -193,50 +188,31 @@ func (b *broker) close() {
 
 func (b *broker) answer(c *net.UnixConn) {
 	defer c.Close()
-	stop := context.AfterFunc(b.ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	_ = c.SetDeadline(time.Now().Add(brokerIdle))
+	p := caller{c: c, crowded: b.socket.crowded}
+	defer context.AfterFunc(b.ctx, p.cut)()
 	var call brokerCall
-	result, err := json.RawMessage(nil), readCall(c, &call)
+	var result json.RawMessage
+	whole, err := p.request(b.asking, &call)
 	if err == nil {
 		_ = c.SetDeadline(time.Time{})
-		result, err = b.carryOut(call, c)
+		result, err = b.carryOut(call, p)
 	}
-	a := brokerAnswer{Result: result}
-	if err != nil {
-		e := workbench.AsError(err)
-		a = brokerAnswer{Error: &brokerError{e.Code, e.Detail, e.Hint}}
-	} else if len(result) == 0 {
-		a.Result = json.RawMessage("null")
+	p.reply(b.ctx, result, err)
+	if !whole || err != nil && call.Size != nil {
+		p.sayGoodbye(b.ctx)
 	}
-	raw, _ := guestwire.Marshal(a) // cannot fail: the result is valid JSON
-	_ = c.SetWriteDeadline(time.Now().Add(brokerIdle))
-	_, _ = c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)) // the caller may have gone
 }
 
-func readCall(r io.Reader, call *brokerCall) error {
-	var head [4]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return workbench.E(workbench.CodeInvalidRequest, "no request")
-	}
-	size := binary.BigEndian.Uint32(head[:])
-	if size > brokerRequest {
-		return workbench.E(workbench.CodeBodyTooLarge, "the request has %d bytes, %d are allowed", size, brokerRequest)
-	}
-	raw, err := io.ReadAll(io.LimitReader(r, int64(size)))
-	if err != nil || len(raw) != int(size) {
-		return workbench.E(workbench.CodeInvalidRequest, "the request ends early")
-	}
-	if err := json.Unmarshal(raw, call); err != nil {
-		return workbench.E(workbench.CodeInvalidRequest, "the request is not valid JSON")
-	}
-	return nil
-}
-
-func (b *broker) carryOut(call brokerCall, c *net.UnixConn) (json.RawMessage, error) {
+func (b *broker) carryOut(call brokerCall, p caller) (json.RawMessage, error) {
 	if subtle.ConstantTimeCompare([]byte(call.Token), []byte(b.token)) != 1 {
 		return nil, workbench.E(workbench.CodeForbidden, "the token is not this run's").
 			WithHint("a run's socket and token end with it")
+	}
+	if guestwire.PassedOn(call.Op) {
+		if len(call.Value) == 0 || call.Value[0] != '{' {
+			return nil, workbench.E(workbench.CodeInvalidRequest, "the arguments are not a JSON object").WithField("value")
+		}
+		return b.e.x.Call(b.ctx, call.Op, call.Value, -1, nil)
 	}
 	switch call.Op {
 	case guestwire.OpSave:
@@ -255,10 +231,7 @@ func (b *broker) carryOut(call brokerCall, c *net.UnixConn) (json.RawMessage, er
 		}
 		return b.pass(guestwire.OpResult, guestwire.ResultArgs{Value: call.Value}, -1, nil)
 	case guestwire.OpDisplay:
-		return b.display(call, c)
-	case "call":
-		return nil, workbench.E(workbench.CodeNotBuilt, "calling tools is not built yet").
-			WithHint("save files and set a result; tools come with a later version")
+		return b.display(call, p)
 	}
 	return nil, workbench.E(workbench.CodeInvalidRequest, "there is no such operation")
 }

@@ -15,10 +15,6 @@ import (
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
-// callsStop is for calls of a context to end that are under way when a cell
-// ends: whoever made them stands still by then.
-const callsStop = 200 * time.Millisecond
-
 // interruptWithin is for an interpreter to read that its cell is to end.
 const interruptWithin = 100 * time.Millisecond
 
@@ -225,14 +221,14 @@ func (k *kernel) fail() {
 	k.dead = true
 }
 
-// followCell waits for the end of the cell and brings it about when time, memory
-// or patience is over. It returns why, "" for an end by itself.
+// followCell waits for the end of the cell, and of its calls, and brings it about
+// when time, memory or patience is over. It returns why, "" for an end by itself.
 func (e *execution) followCell(ctx context.Context, k *kernel) workbench.Reason {
 	timeout := e.limit.begin(e.r.Timeout)
 	defer e.limit.stop()
 	select {
 	case <-e.ended:
-		return ""
+		return e.awaitCalls(ctx, timeout)
 	case <-e.outOfMem:
 		e.hit(workbench.LimitMemory)
 		return workbench.ReasonOutOfMemory
@@ -317,7 +313,7 @@ func (e *execution) settle(k *kernel, alive bool, reason *workbench.Reason) bool
 	case <-wait.C:
 		fmt.Fprintln(e.s.log, "guest: a killed context does not end")
 	}
-	e.broker.finish(callsGrace)
+	e.broker.finish(callsCut)
 	for _, limit := range k.p.takeLimits() {
 		e.hit(limit)
 	}

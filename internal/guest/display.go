@@ -1,12 +1,9 @@
 package guest
 
 import (
-	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"sync"
-	"time"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
@@ -40,7 +37,7 @@ func (d *displays) counts() (all, dropped int64) {
 }
 
 // display passes a display on, after the output that was printed before it.
-func (b *broker) display(call brokerCall, c *net.UnixConn) (json.RawMessage, error) {
+func (b *broker) display(call brokerCall, p caller) (json.RawMessage, error) {
 	switch call.Kind {
 	case guestwire.DisplayResult, guestwire.DisplayShow, guestwire.DisplayUpdate, guestwire.DisplayError, guestwire.DisplayClear:
 	default:
@@ -50,7 +47,7 @@ func (b *broker) display(call brokerCall, c *net.UnixConn) (json.RawMessage, err
 	if call.Size != nil {
 		size = *call.Size
 	}
-	content := &patientReader{ctx: b.ctx, c: c}
+	content := &patientReader{ctx: b.ctx, p: p}
 	switch {
 	case size < 0:
 		return nil, workbench.E(workbench.CodeInvalidRequest, "a display has a size").WithField("size")
@@ -88,18 +85,4 @@ func (e *execution) printed() guestwire.Offsets {
 	_, at.Stdout = e.x.Stdout.Total()
 	_, at.Stderr = e.x.Stderr.Total()
 	return at
-}
-
-// patientReader reads from code, which has some time for each piece.
-type patientReader struct {
-	ctx context.Context
-	c   *net.UnixConn
-}
-
-func (r *patientReader) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
-	}
-	_ = r.c.SetReadDeadline(time.Now().Add(brokerIdle))
-	return r.c.Read(p)
 }

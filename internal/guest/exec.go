@@ -19,7 +19,6 @@ import (
 // Times of an exec.
 const (
 	defaultGrace = time.Second
-	callsGrace   = 5 * time.Second // for calls under way when the program ends
 	groupEndWait = 5 * time.Second // for a killed group to be gone
 )
 
@@ -165,7 +164,9 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 	e.s.watch.add(e)               // it takes longer to use up anything
 	e.x.Started()
 	p.attach(e)
-	reason := e.follow(ctx)
+	timeout := e.limit.begin(e.r.Timeout)
+	defer e.limit.stop()
+	reason := e.follow(ctx, timeout)
 	if reason == "" && (e.s.watch.victim(e) || e.condemned() || e.s.watch.over(e)) {
 		e.hit(workbench.LimitMemory)
 		e.oom.Do(func() { close(e.outOfMem) }) // the memory is its own until it is gone
@@ -184,7 +185,10 @@ func (e *execution) run(ctx context.Context) (guestwire.ExecResult, error) {
 		unguard = e.guard()
 	}
 	p.stop(reason != "" || e.groupEnded())
-	e.broker.finish(callsGrace)
+	if reason == "" {
+		reason = e.awaitCalls(ctx, timeout)
+	}
+	e.broker.finish(callsCut)
 	if unguard(); e.condemned() && reason == "" {
 		e.hit(workbench.LimitMemory)
 		reason = workbench.ReasonOutOfMemory
@@ -229,9 +233,7 @@ func (e *execution) groupEnded() bool {
 
 // follow waits for the end of the main process and brings it about when time,
 // memory or patience is over. It returns why, "" for an end by itself.
-func (e *execution) follow(ctx context.Context) workbench.Reason {
-	timeout := e.limit.begin(e.r.Timeout)
-	defer e.limit.stop()
+func (e *execution) follow(ctx context.Context, timeout <-chan time.Time) workbench.Reason {
 	select {
 	case <-e.ended:
 		return ""

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -117,6 +118,15 @@ type host struct {
 	result json.RawMessage
 	wrote  chan struct{} // one for each piece of output
 	refuse error         // the answer to save
+
+	asked  []asked                                                                // what the host alone understands
+	answer func(ctx context.Context, op string, args map[string]any) (any, error) // answers that; nil: nothing does
+}
+
+// asked is a call that the guest only passes on.
+type asked struct {
+	op   string
+	args string
 }
 
 func newHost() *host {
@@ -137,7 +147,7 @@ func (h *host) Output(s workbench.Stream, offset int64, data []byte) error {
 	return nil
 }
 
-func (h *host) Call(_ context.Context, c guestwire.BrokerCall) (json.RawMessage, error) {
+func (h *host) Call(ctx context.Context, c guestwire.BrokerCall) (json.RawMessage, error) {
 	switch c.Op {
 	case guestwire.OpSave:
 		if h.refuse != nil {
@@ -177,7 +187,35 @@ func (h *host) Call(_ context.Context, c guestwire.BrokerCall) (json.RawMessage,
 		h.mu.Unlock()
 		return nil, nil
 	}
-	return nil, workbench.E(workbench.CodeInvalidRequest, "unknown operation")
+	return h.passedOn(ctx, c)
+}
+
+func (h *host) passedOn(ctx context.Context, c guestwire.BrokerCall) (json.RawMessage, error) {
+	var args map[string]any
+	if err := json.Unmarshal(c.Args, &args); err != nil || c.Content != nil || !guestwire.PassedOn(c.Op) {
+		return nil, fmt.Errorf("%s: %v, content %v", c.Op, err, c.Content)
+	}
+	h.mu.Lock()
+	h.asked = append(h.asked, asked{c.Op, string(c.Args)})
+	h.mu.Unlock()
+	if h.answer == nil {
+		return nil, workbench.E(workbench.CodeNotBuilt, "unknown operation")
+	}
+	answer, err := h.answer(ctx, c.Op, args)
+	if err != nil {
+		return nil, err
+	}
+	return guestwire.Marshal(answer)
+}
+
+// wantAsked compares what was passed on, in order.
+func (h *host) wantAsked(t testing.TB, want ...asked) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !slices.Equal(h.asked, want) {
+		t.Errorf("asked %q, want %q", h.asked, want)
+	}
 }
 
 func (h *host) text(s workbench.Stream) string {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 )
 
 // Identities inside the sandbox.
@@ -32,15 +33,21 @@ const (
 // Build names the guest in its hello; set at link time.
 var Build = "dev"
 
+// commandNames are those by which code calls the helper command.
+var commandNames = []string{"workbench", "arc0"}
+
 // Main runs the guest's subcommand and returns the exit status. The names are
-// internal, except "workbench", which code calls as a command of that name.
+// internal, except those of the helper command.
 func Main(args []string) int {
 	name := ""
 	if len(args) > 0 {
 		name = filepath.Base(args[0])
 		args = args[1:]
 	}
-	if name != "workbench" && len(args) > 0 {
+	if slices.Contains(commandNames, name) {
+		return shellCommand(args)
+	}
+	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
 	var err error
@@ -59,8 +66,6 @@ func Main(args []string) int {
 		err = launch()
 	case "transpile":
 		return transpileMain()
-	case "workbench":
-		return shellCommand(args)
 	default:
 		err = fmt.Errorf("unknown subcommand %q", name)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,8 +120,10 @@ func prepareSelf() error {
 	if err := writeLibraries(); err != nil {
 		return err
 	}
-	if err := os.Symlink(guestBinary, binDir+"/workbench"); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
+	for _, name := range commandNames {
+		if err := os.Symlink(guestBinary, filepath.Join(binDir, name)); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ const (
 	MaxCallArgs  = 320 << 10 // arguments of a call from code
 	MaxExecs     = 64        // execs a guest keeps, ended ones included
 	MaxGroups    = 64
-	MaxCalls     = 16 // calls from code under way, per sandbox
+	MaxCalls     = 16 // calls from code under way, per sandbox: so many that the host answers at once, and so many for which it waits itself
 	MaxRequests  = 64 // requests of the host under way
 	MaxPath      = 4096
 	MaxDepth     = 256      // elements of a path
@@ -184,15 +184,15 @@ type ExecHandler interface {
 	// which Output has returned may be forgotten by the guest.
 	Output(stream workbench.Stream, offset int64, data []byte) error
 
-	// Call answers code that reaches out. The content, when there is one, must
-	// be read before Call returns, or is thrown away. A *workbench.Error
-	// reaches the code with code, detail and hint. ctx ends with the exec or
-	// the connection.
+	// Call answers code that reaches out, with at most MaxResult bytes. The
+	// content, when there is one, must be read before Call returns, or is thrown
+	// away. A *workbench.Error reaches the code with code, detail, hint and field.
+	// ctx ends with the exec or the connection.
 	Call(ctx context.Context, call BrokerCall) (json.RawMessage, error)
 }
 
-// The operations code can call today. A host answers others with
-// invalid_request or not_built.
+// The operations that the guest has a part in. A host answers those that it does
+// not know with not_built.
 const (
 	OpSave   = "save"   // args: {"path": base64 of the workspace path, "mode": …}; the content is the file's
 	OpResult = "result" // args: {"value": any JSON, at most MaxResult}

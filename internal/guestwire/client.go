@@ -53,7 +53,7 @@ func Dial(ctx context.Context, rw io.ReadWriteCloser, o Options) (*Client, error
 	c := &Client{done: make(chan struct{}), execs: map[string]*Exec{}}
 	c.l = newLink(rw, newFrameReader(rw), true, map[string]operation{
 		"call": {in: []uint8{streamContent}, run: c.call},
-	}, MaxCalls)
+	}, 2*MaxCalls)
 
 	shaken := make(chan error, 1)
 	go func() { shaken <- c.shake() }()
@@ -314,9 +314,21 @@ func (c *Client) call(ch *channel) (any, error) {
 		if content.err != nil && errors.Is(content.err, errFrame) {
 			return nil, c.broken(content.err)
 		}
-		return reply, err
+		return bounded(reply, err)
 	}
-	return e.handler.Call(ctx, call)
+	return bounded(e.handler.Call(ctx, call))
+}
+
+// bounded is a handler's answer, if it may have that many bytes.
+func bounded(reply json.RawMessage, err error) (any, error) {
+	if err == nil && len(reply) > MaxResult {
+		err = workbench.E(workbench.CodeResultTooLarge, "the answer has %d bytes, %d are allowed", len(reply), MaxResult).
+			WithHint("ask for less at once")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return reply, nil
 }
 
 // beforeDisplay checks a display and waits for the output that was before it.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -491,6 +492,92 @@ func TestCallsAfterOthersWereGivenUp(t *testing.T) {
 	close(release)
 	if err != nil || last != nil {
 		t.Errorf("%v, %v", err, last)
+	}
+}
+
+// Calls for which the host waits itself hold up no others.
+func TestCallsThatTakeLongHoldUpNoOthers(t *testing.T) {
+	under, release := make(chan struct{}, guestwire.MaxCalls), make(chan struct{})
+	var quick error
+	c := MustServe(t, &scriptedGuest{program: func(ctx context.Context, _ guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		var calls sync.WaitGroup
+		for range 3 * guestwire.MaxCalls {
+			calls.Go(func() { _, _ = x.Call(ctx, guestwire.OpCall, json.RawMessage(`{}`), -1, nil) })
+		}
+		for range guestwire.MaxCalls {
+			<-under
+		}
+		_, quick = x.Call(ctx, guestwire.OpResult, json.RawMessage(`{"value":1}`), -1, nil)
+		close(release)
+		calls.Wait()
+		return guestwire.ExecResult{}
+	}})()
+	MustBind(t, c)
+	h := newRecorder()
+	var most, now atomic.Int64
+	h.onCall = func(_ context.Context, call guestwire.BrokerCall) (json.RawMessage, error) {
+		if call.Op == guestwire.OpCall {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			select {
+			case under <- struct{}{}:
+			default:
+			}
+			<-release
+		}
+		return nil, nil
+	}
+	e, err := c.Exec(t.Context(), request("e1"), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = e.Wait(t.Context()); err != nil || quick != nil {
+		t.Errorf("%v, %v", err, quick)
+	}
+	if most.Load() > guestwire.MaxCalls {
+		t.Errorf("%d calls at once", most.Load())
+	}
+}
+
+// An error reaches the code with its field, and an answer that is too large as one.
+func TestAnswersOfCalls(t *testing.T) {
+	var got []*workbench.Error
+	var reply json.RawMessage
+	c := MustServe(t, &scriptedGuest{program: func(ctx context.Context, _ guestwire.ExecRequest, x *guestwire.Running) guestwire.ExecResult {
+		for _, op := range []string{guestwire.OpCall, guestwire.OpToolSchema} {
+			_, err := x.Call(ctx, op, json.RawMessage(`{}`), -1, nil)
+			got = append(got, workbench.AsError(err))
+		}
+		reply, _ = x.Call(ctx, guestwire.OpWebSearch, json.RawMessage(`{}`), -1, nil)
+		return guestwire.ExecResult{}
+	}})()
+	MustBind(t, c)
+	h := newRecorder()
+	whole := json.RawMessage(`"` + strings.Repeat("<", guestwire.MaxResult-2) + `"`)
+	h.onCall = func(_ context.Context, call guestwire.BrokerCall) (json.RawMessage, error) {
+		switch call.Op {
+		case guestwire.OpCall:
+			return nil, workbench.E(workbench.CodeArgumentsInvalid, "no").WithHint("look").WithField("args.query")
+		case guestwire.OpToolSchema:
+			return json.RawMessage(`"` + strings.Repeat("<", guestwire.MaxResult) + `"`), nil
+		}
+		return whole, nil
+	}
+	e, err := c.Exec(t.Context(), request("e1"), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if first := got[0]; first.Code != workbench.CodeArgumentsInvalid || first.Hint != "look" || first.Field != "args.query" {
+		t.Errorf("error %+v", first)
+	}
+	if !workbench.HasCode(got[1], workbench.CodeResultTooLarge) {
+		t.Errorf("error %v, want result_too_large", got[1])
+	}
+	if string(reply) != string(whole) {
+		t.Errorf("%d bytes of %d came", len(reply), len(whole))
 	}
 }
 

@@ -153,7 +153,7 @@ func TestViolationsOfAGuest(t *testing.T) {
 		},
 		"too many calls that were given up": func(ch uint32) []byte {
 			b := started(ch)
-			for i := range uint32(80) {
+			for i := range uint32(160) {
 				b = append(b, rawFrame(fOpen, 0, 2+2*i, []byte(`{"op":"call","body":{"exec":"e1","op":"save","size":5}}`))...)
 				b = append(b, rawFrame(fCancel, 0, 2+2*i, nil)...)
 			}

@@ -52,8 +52,9 @@ type Server struct {
 	bound    string
 	prepared bool
 	execs    map[string]*Running
-	order    []string // ids, oldest first
-	calls    chan struct{}
+	order    []string       // ids, oldest first
+	calls    chan struct{}  // full while MaxCalls are under way that the host answers at once
+	waits    chan struct{}  // likewise, for which it waits itself
 	work     sync.WaitGroup // added to under mu, and not once closed
 	ended    bool
 	ctx      context.Context
@@ -63,7 +64,7 @@ type Server struct {
 // NewServer makes a server. boot is random, one per process; build and
 // capabilities go into the hello.
 func NewServer(g Guest, boot, build string, capabilities []string) *Server {
-	s := &Server{g: g, boot: boot, build: build, caps: capabilities, execs: map[string]*Running{}, calls: make(chan struct{}, MaxCalls)}
+	s := &Server{g: g, boot: boot, build: build, caps: capabilities, execs: map[string]*Running{}, calls: make(chan struct{}, MaxCalls), waits: make(chan struct{}, MaxCalls)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }

@@ -60,9 +60,13 @@ func (x *Running) Call(ctx context.Context, op string, args json.RawMessage, siz
 	if err := checkArgs(args); err != nil {
 		return nil, err
 	}
+	places := x.s.calls
+	if takesLong(op) {
+		places = x.s.waits
+	}
 	select {
-	case x.s.calls <- struct{}{}:
-		defer func() { <-x.s.calls }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 	case <-ctx.Done():
 		return nil, workbench.E(workbench.CodeCancelled, "the run ended").Caused(context.Cause(ctx))
 	}

@@ -19,8 +19,10 @@ import (
 	"github.com/workbenchdev/workbench/internal/api"
 	"github.com/workbenchdev/workbench/internal/artifact"
 	"github.com/workbenchdev/workbench/internal/blob"
+	"github.com/workbenchdev/workbench/internal/broker"
 	"github.com/workbenchdev/workbench/internal/checkpoint"
 	"github.com/workbenchdev/workbench/internal/engine"
+	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/identity"
 	"github.com/workbenchdev/workbench/internal/image"
 	"github.com/workbenchdev/workbench/internal/payload"
@@ -29,6 +31,7 @@ import (
 	"github.com/workbenchdev/workbench/internal/seal"
 	"github.com/workbenchdev/workbench/internal/store"
 	"github.com/workbenchdev/workbench/internal/telemetry"
+	"github.com/workbenchdev/workbench/internal/upstream"
 	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
@@ -53,6 +56,16 @@ type Options struct {
 	// GiB, below 0: no bound.
 	SessionHistory, TenantHistory int64
 	Log                           *slog.Logger
+	// ToolPrograms lets admin keys declare apps that are programs on this host
+	// (MCP servers over stdio): whoever has such a key runs programs here then.
+	ToolPrograms bool
+	// ApprovalWebhook is told of tool calls that wait for a decision; nil: none.
+	ApprovalWebhook *govern.Webhook
+	// FetchPrivate names hosts of private networks that code may reach, where the
+	// rules let it.
+	FetchPrivate []string
+	// Services are what code may use besides tools.
+	Services broker.Options
 	// WarnBefore are the times before a session's deadline at which it is warned;
 	// nil: 10 min and 1 min.
 	WarnBefore []time.Duration
@@ -74,6 +87,8 @@ type Server struct {
 	identity *identity.Service
 	images   *image.Store
 	engine   *engine.Engine
+	tools    *govern.Governor
+	upstream *upstream.Clients
 	handler  http.Handler
 	adminKey string
 	closers  []func() error
@@ -234,8 +249,13 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 		return err
 	}
 	trees := workspace.New(blobs, sealer, s.store)
-	files := artifact.New(blobs, sealer, s.store, artifact.WithLog(s.o.Log))
+	files := artifact.New(blobs, sealer, s.store, artifact.WithLog(s.o.Log), artifact.WithAccess(func(ctx context.Context, p workbench.Principal, a workbench.Artifact) error {
+		return s.tools.MayRead(ctx, p, a.SessionID, a.Dependencies)
+	}))
+	engineID := workbench.NewID(workbench.KindEngine)
+	s.tools, s.upstream = s.governor(engineID, sealer, files)
 	s.engine = engine.New(engine.Options{
+		ID: engineID, Tools: s.tools, Broker: broker.New(s.tools, s.o.Services),
 		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
 		Checkpoints: checkpoint.New(blobs, sealer, s.store), Memory: memory,
 		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxBackground: s.o.MaxBackground, MaxSandboxes: s.maxSandboxes(), Warm: s.o.Warm,
@@ -248,8 +268,20 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	if s.adminKey, _, err = s.identity.Bootstrap(ctx); err != nil {
 		return errors.Join(err, s.engine.Stop(ctx))
 	}
-	s.handler = api.New(api.Options{Engine: s.engine, Artifacts: files, Identity: s.identity, Audit: s.store, Metrics: metrics, Log: s.o.Log})
+	s.handler = api.New(api.Options{Engine: s.engine, Artifacts: files, Tools: s.tools, Identity: s.identity, Audit: s.store, Metrics: metrics, Log: s.o.Log})
 	return nil
+}
+
+// governor makes the governed path; the engine's id says who executes its calls.
+func (s *Server) governor(engineID string, sealer *seal.Sealer, files *artifact.Service) (*govern.Governor, *upstream.Clients) {
+	var g *govern.Governor
+	clients := upstream.New(upstream.Options{Log: s.o.Log, StdioAllowed: s.o.ToolPrograms, FetchPrivate: s.o.FetchPrivate,
+		Rotated: func(ctx context.Context, id string, version int64, c workbench.Credentials) error {
+			return g.Refreshed(ctx, id, version, c)
+		}})
+	g = govern.New(govern.Options{Store: s.store, Seal: sealer, Upstream: clients, Artifacts: files, EngineID: engineID, Webhook: s.o.ApprovalWebhook, Log: s.o.Log})
+	s.closers = append(s.closers, clients.Close)
+	return g, clients
 }
 
 // memory is where live memory lies between a sandbox and its seal; nil where
@@ -316,11 +348,15 @@ func (s *Server) LocalKey(ctx context.Context) (string, error) {
 
 // Stop drains: runs in flight get until ctx ends. Until it returns everything
 // can still be read; submissions are refused.
-func (s *Server) Stop(ctx context.Context) error { return s.engine.Stop(ctx) }
+func (s *Server) Stop(ctx context.Context) error {
+	err := s.engine.Stop(ctx)
+	s.tools.Stop(ctx)
+	return err
+}
 
 // Close drains and stops. Runs in flight get until ctx ends.
 func (s *Server) Close(ctx context.Context) error {
-	return errors.Join(s.engine.Stop(ctx), s.release())
+	return errors.Join(s.Stop(ctx), s.release())
 }
 
 func (s *Server) release() error {

@@ -77,12 +77,20 @@ func (t *tx) admit(p workbench.Principal, a Admission) (workbench.Run, bool, err
 			return workbench.Run{}, false, err
 		}
 	}
+	if a.Decided != nil {
+		if err := t.currentRules(s.ProjectID, *a.Decided); err != nil {
+			return workbench.Run{}, false, err
+		}
+	}
 	run, err := t.insertRun(s, a)
+	if err == nil {
+		err = t.depend(s.ID, a.Dependencies, micros(a.Run.CreatedAt))
+	}
 	if err == nil && a.Lease != nil && s.LeaseOwner == "" {
 		err = t.takeLease(s.Session, a.Lease)
 	}
 	if err == nil && a.Trail != nil {
-		err = t.insertAudit(*a.Trail)
+		t.audit(*a.Trail)
 	}
 	return run, false, err
 }
@@ -117,7 +125,7 @@ func (t *tx) lockForAdmission(p workbench.Principal, id string, lane workbench.L
 	}
 	s.ExpiresAt, s.EndedAt = fromMicros(expires), pointMicros(ended)
 	// After the lock, so that it counts what others have committed meanwhile.
-	queued, err := scanInt(t.row("SELECT COUNT(*) FROM runs WHERE session_id = $1 AND finished_at = 0 AND lane = $2 AND status = 'queued'", id, string(lane)))
+	queued, err := scanInt(t.row("SELECT COUNT(*) FROM runs WHERE session_id = $1 AND finished_at = 0 AND lane = $2 AND status IN ('queued', 'awaiting_approval')", id, string(lane)))
 	return s, queued, err
 }
 
@@ -158,17 +166,20 @@ func (t *tx) insertRun(s admitting, a Admission) (workbench.Run, error) {
 	r := a.Run
 	r.ExecutionID, r.ProjectID, r.TenantID, r.UserID = r.ID, s.ProjectID, s.TenantID, s.UserID
 	r.Revision, r.Number, r.Generation = s.Revision, s.runs+1, 0
-	r.Status, r.Reason = workbench.StatusQueued, workbench.ReasonNone
+	r.Status, r.Reason, r.Approval = workbench.StatusQueued, workbench.ReasonNone, a.Hold
+	if a.Hold != nil {
+		r.Status = workbench.StatusAwaitingApproval
+	}
 	r.CreatedAt = fromMicros(micros(r.CreatedAt))
 	r.IdempotencyKey, r.Fingerprint = a.IdempotencyKey, a.Fingerprint
-	r.LimitsHit, r.Notices, r.Artifacts, r.Dependencies = []string{}, []workbench.Notice{}, []workbench.Artifact{}, []string{}
+	r.LimitsHit, r.Notices, r.Artifacts, r.Dependencies = []string{}, []workbench.Notice{}, []workbench.Artifact{}, []workbench.Dependency{}
 	r.Files = workbench.FilesChanged{Items: []workbench.ChangedFile{}}
 	created := micros(r.CreatedAt)
 	if _, err := t.exec(`INSERT INTO runs (id, project_id, tenant_id, user_id, session_id, revision, number, lane, language, status, timeout_ms,
-		idempotency_key, fingerprint, fingerprint_version, sealed, log_seq, created_at, context_id)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'queued', $10, $11, $12, $13, $14, 1, $15, $16)`,
+		idempotency_key, fingerprint, fingerprint_version, sealed, log_seq, created_at, context_id, approval, approval_expires)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $17, $10, $11, $12, $13, $14, 1, $15, $16, $18, $19)`,
 		r.ID, r.ProjectID, r.TenantID, r.UserID, r.SessionID, r.Revision, r.Number, string(r.Lane), string(r.Language), r.TimeoutMs,
-		r.IdempotencyKey, r.Fingerprint, a.FingerprintVersion, r.Sealed, created, r.ContextID); err != nil {
+		r.IdempotencyKey, r.Fingerprint, a.FingerprintVersion, r.Sealed, created, r.ContextID, string(r.Status), approvalJSON(a.Hold), approvalExpires(a.Hold)); err != nil {
 		return r, err
 	}
 	if _, err := t.exec("INSERT INTO steps (run_id, number, status) VALUES ($1, 0, 'queued')", r.ID); err != nil {
@@ -178,6 +189,9 @@ func (t *tx) insertRun(s admitting, a Admission) (workbench.Run, error) {
 		return r, err
 	}
 	t.notify(RunTopic(r.ID), SessionTopic(s.ID), QueueTopic)
+	if a.Hold != nil {
+		t.notify(ApprovalTopic(s.ProjectID))
+	}
 	if _, err := t.exec("UPDATE sessions SET run_count = run_count + 1, active_at = $2 WHERE id = $1", s.ID, created); err != nil {
 		return r, err
 	}

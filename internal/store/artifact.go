@@ -65,7 +65,7 @@ func (db *DB) ReserveArtifact(ctx context.Context, p workbench.Principal, a work
 			err = s.Open(a.CreatedAt)
 		case workbench.OriginExpiry:
 			err = t.expiring(s)
-		case workbench.OriginSave, workbench.OriginKeep, workbench.OriginOverflow, workbench.OriginResult:
+		case workbench.OriginSave, workbench.OriginKeep, workbench.OriginOverflow, workbench.OriginResult, workbench.OriginTool:
 			err = open(s)
 		}
 		if err != nil {
@@ -172,8 +172,9 @@ func (t *tx) lockArtifact(p workbench.Principal, id string) (artifactRow, error)
 
 // CommitArtifact makes a pending file ready: complete, hashed, stored under
 // blobID. size must not be more than was reserved; what is left goes back. The
-// file keeps blobID and refs under ArtifactBlobOwner. A repeat with the same
-// contents succeeds.
+// file keeps blobID and refs under ArtifactBlobOwner. What code made depends on
+// all that its session has learned from. A repeat with the same contents
+// succeeds.
 //
 // Errors: not_found, fenced (a save of an engine that lost the session),
 // conflict (not pending, larger than reserved, a blob that was never noted).
@@ -207,9 +208,16 @@ func (db *DB) CommitArtifact(ctx context.Context, id string, size int64, sha, bl
 			return err
 		}
 		a.Size, a.SHA256, a.BlobID = size, sha, blobID
+		if a.Origin != workbench.OriginUpload {
+			learned, err := t.dependencies(a.SessionID)
+			if err != nil {
+				return err
+			}
+			a.Dependencies = united(a.Dependencies, learned)
+		}
 		made = a.Artifact
 		t.notify(SessionTopic(a.SessionID))
-		_, err = t.exec("UPDATE artifacts SET state = 'ready', size = $2, sha256 = $3, blob_id = $4 WHERE id = $1", id, size, sha, blobID)
+		_, err = t.exec("UPDATE artifacts SET state = 'ready', size = $2, sha256 = $3, blob_id = $4, dependencies = $5 WHERE id = $1", id, size, sha, blobID, toJSON(a.Dependencies))
 		return err
 	})
 	return made, err

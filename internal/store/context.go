@@ -13,7 +13,7 @@ import (
 // the largest id, SQLite would walk all that the session ever had.
 const contextColumns = "c.id, c.session_id, c.handle, c.language, c.dir, c.sealed_env, c.state, c.memory, c.generation, c.cells, c.loss_reason, c.lost_at, " +
 	"c.created_at, c.used_at, COALESCE((SELECT o.id FROM runs o WHERE o.session_id = c.session_id AND o.finished_at = 0 AND o.context_id = c.id " +
-	"AND o.status <> 'queued' ORDER BY o.lane DESC, o.number DESC LIMIT 1), '')"
+	"AND o.status NOT IN ('queued', 'awaiting_approval') ORDER BY o.lane DESC, o.number DESC LIMIT 1), '')"
 
 func scanContext(r scanner) (workbench.Context, error) {
 	var c workbench.Context

@@ -72,6 +72,11 @@ func (db *DB) Fork(ctx context.Context, p workbench.Principal, s workbench.Sessi
 			return err
 		}
 		var err error
+		if s.ForkedFrom != nil {
+			if err := t.inherit(s.ID, s.ForkedFrom.SessionID, micros(s.CreatedAt)); err != nil {
+				return err
+			}
+		}
 		if first, err = t.insertCommit(held{id: s.ID, generation: s.Generation, owner: s.Owner()}, c, refs); err != nil {
 			if errors.Is(err, errSessionBound) {
 				err = forkHistoryFull(db.HistoryQuota())

@@ -81,6 +81,11 @@ func (db *DB) User(ctx context.Context, id string) (workbench.Named, error) {
 	return one(ctx, db, "user", scanNamed, "SELECT id, project_id, tenant_id, name, created_at FROM users WHERE id = $1", id)
 }
 
+// Group finds a group by id.
+func (db *DB) Group(ctx context.Context, id string) (workbench.Named, error) {
+	return one(ctx, db, "group", scanNamed, "SELECT id, project_id, tenant_id, name, created_at FROM user_groups WHERE id = $1", id)
+}
+
 // bareKeyColumns leave out the names of tenant and user: every request reads
 // its key, and needs them not.
 const bareKeyColumns = "k.id, k.project_id, k.kind, k.name, k.tenant_id, k.user_id, k.tenants, k.scopes, k.session_id, k.contents, " +

@@ -174,7 +174,7 @@ func (db *DB) AbandonedSessions(ctx context.Context, engineID string, limit int,
 		return nil, err
 	}
 	return all(ctx, db, scanString, `SELECT s.id FROM sessions s WHERE s.id > $1 AND (s.lease_owner = '' OR s.lease_expires <= $2) AND s.lease_owner <> $3
-		AND EXISTS (SELECT 1 FROM runs r WHERE r.session_id = s.id AND r.finished_at = 0 AND r.status <> 'queued')
+		AND EXISTS (SELECT 1 FROM runs r WHERE r.session_id = s.id AND r.finished_at = 0 AND r.status NOT IN ('queued', 'awaiting_approval'))
 		ORDER BY s.id LIMIT $4`, afterID, micros(now), engineID, limit)
 }
 
@@ -226,8 +226,12 @@ func (db *DB) DeadEngines(ctx context.Context, self, instance string, silent tim
 }
 
 // ForgetEngine removes an engine that ended or whose leases were taken over.
+// Tool calls that it had sent end as unknown.
 func (db *DB) ForgetEngine(ctx context.Context, id string) error {
 	return db.write(ctx, "engine", func(t *tx) error {
+		if err := t.abandonCalls("engine_id = $1", id, micros(db.clock())); err != nil {
+			return err
+		}
 		_, err := t.exec("DELETE FROM engines WHERE id = $1", id)
 		return err
 	})

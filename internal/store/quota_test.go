@@ -27,8 +27,8 @@ func TestHistoriesFromBeforeAreCounted(t *testing.T) {
 		wantCode(t, db.Close(), "")
 
 		raw := mustRaw(t, driver, dsn)
-		for _, back := range []string{"ALTER TABLE sessions DROP COLUMN history_bytes", "ALTER TABLE tenants DROP COLUMN history_bytes",
-			"DELETE FROM schema_version WHERE version_id = 7"} {
+		for _, back := range append(beforeTools(), "ALTER TABLE sessions DROP COLUMN history_bytes", "ALTER TABLE tenants DROP COLUMN history_bytes",
+			"DELETE FROM schema_version WHERE version_id >= 7") {
 			if _, err := raw.Exec(back); err != nil {
 				t.Fatal(err)
 			}
@@ -42,4 +42,17 @@ func TestHistoriesFromBeforeAreCounted(t *testing.T) {
 			t.Fatalf("the histories hold %+v, want %+v", use, want)
 		}
 	})
+}
+
+// beforeTools takes back what the eighth migration does.
+func beforeTools() []string {
+	back := []string{"DROP INDEX audit_chain", "DROP INDEX runs_held"}
+	for _, table := range []string{"session_dependencies", "tool_calls", "rules", "connections", "tools", "apps", "audit_heads"} {
+		back = append(back, "DROP TABLE "+table)
+	}
+	for _, column := range []string{"audit DROP COLUMN seq", "audit DROP COLUMN hash", "projects DROP COLUMN rules_version",
+		"runs DROP COLUMN tool_calls", "runs DROP COLUMN service_use", "runs DROP COLUMN approval", "runs DROP COLUMN approval_expires"} {
+		back = append(back, "ALTER TABLE "+column)
+	}
+	return back
 }

@@ -23,27 +23,31 @@ type receipt struct {
 const runColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, r.sealed, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval"
 
 // listedRunColumns leave the sealed spec out.
 const listedRunColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, NULL, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval"
 
 func scanRun(s scanner) (workbench.Run, error) {
 	var r workbench.Run
 	var exit sql.NullInt64
 	var cancel, stdout, stderr, created, started, finished, ends int64
-	var kept, dependencies string
+	var kept, dependencies, uses, approval string
 	if err := s.Scan(&r.ID, &r.ProjectID, &r.TenantID, &r.UserID, &r.SessionID, &r.Revision, &r.Generation, &r.Number, &r.Lane, &r.Language,
 		&r.Status, &r.Reason, &r.Message, &exit, &r.Signal, &r.TimeoutMs, &r.IdempotencyKey, &r.Fingerprint, &r.Sealed, &cancel, &stdout, &stderr,
 		&kept, &dependencies, &r.InputRoot, &r.OutputRoot, &r.CommitID, &r.Image, &r.Driver, &r.PeakMemoryBytes, &created, &started, &finished,
-		&r.QueuedMs, &r.DurationMs, &ends, &r.ContextID); err != nil {
+		&r.QueuedMs, &r.DurationMs, &ends, &r.ContextID, &r.ToolCalls, &uses, &approval); err != nil {
 		return r, err
 	}
 	var k receipt
-	err := errors.Join(fromJSON(kept, &k), fromJSON(dependencies, &r.Dependencies))
+	err := errors.Join(fromJSON(kept, &k), fromJSON(dependencies, &r.Dependencies), fromJSON(uses, &r.Services))
+	if approval != "" {
+		r.Approval = &workbench.Approval{}
+		err = errors.Join(err, fromJSON(approval, r.Approval))
+	}
 	r.ExecutionID, r.CancelRequested = r.ID, cancel != 0
 	if exit.Valid {
 		code := int(exit.Int64)
@@ -114,10 +118,12 @@ func (db *DB) ListRuns(ctx context.Context, p workbench.Principal, f workbench.R
 }
 
 // NextQueued is the run of the lane that was admitted first among those that
-// wait. ok is false when none waits.
+// wait. ok is false when none waits, or a foreground run that was admitted before
+// them has to be approved first.
 func (db *DB) NextQueued(ctx context.Context, sessionID string, lane workbench.Lane) (run workbench.Run, ok bool, err error) {
 	run, err = one(ctx, db, "run", scanRun, "SELECT "+runColumns+` FROM runs r WHERE r.session_id = $1 AND r.lane = $2 AND r.finished_at = 0
-		AND r.status = 'queued' ORDER BY r.number LIMIT 1`, sessionID, string(lane))
+		AND r.status = 'queued' AND (r.lane <> 'foreground' OR NOT EXISTS (SELECT 1 FROM runs h WHERE h.session_id = $1 AND h.lane = $2 AND h.finished_at = 0
+		AND h.status = 'awaiting_approval' AND h.number < r.number)) ORDER BY r.number LIMIT 1`, sessionID, string(lane))
 	if workbench.HasCode(err, workbench.CodeNotFound) {
 		return workbench.Run{}, false, nil
 	}
@@ -140,7 +146,8 @@ func (db *DB) SessionsWithQueued(ctx context.Context, engineID string, limit int
 			FROM runs r JOIN sessions s ON s.id = r.session_id
 			WHERE r.finished_at = 0 AND r.status = 'queued'
 			AND (s.lease_owner = '' OR s.lease_owner = $1 OR s.lease_expires <= $2)
-			AND (r.lane <> 'foreground' OR NOT EXISTS (SELECT 1 FROM runs o WHERE o.session_id = s.id AND o.lane = 'foreground' AND o.finished_at = 0 AND o.status <> 'queued'))
+			AND (r.lane <> 'foreground' OR NOT EXISTS (SELECT 1 FROM runs o WHERE o.session_id = s.id AND o.lane = 'foreground' AND o.finished_at = 0 AND o.status <> 'queued'
+				AND (o.status <> 'awaiting_approval' OR o.number < r.number)))
 			GROUP BY s.id, s.tenant_id),
 		ranked AS (SELECT id, ROW_NUMBER() OVER (PARTITION BY tenant_id ORDER BY first) AS place FROM waiting)
 		SELECT id FROM ranked WHERE (place, id) > (SELECT COALESCE(MAX(place), 0), COALESCE(MAX(id), '') FROM ranked WHERE id = $3)

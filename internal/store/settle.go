@@ -154,6 +154,13 @@ func (t *tx) finish(sessionID string, r workbench.Run, o out) error {
 	if ends == 0 {
 		ends = at + workbench.ReceiptGrace.Microseconds()
 	}
+	var err error
+	if r.Dependencies, err = t.dependencies(sessionID); err != nil {
+		return err
+	}
+	if err := t.abandonCalls("approval = '' AND run_id = $1", r.ID, at); err != nil {
+		return err
+	}
 	kept := receipt{Outputs: r.Outputs, LimitsHit: r.LimitsHit, Notices: r.Notices, Files: r.Files.Total, Exclusive: r.Files.Exclusive, Cell: r.Cell}
 	t.notify(RunTopic(r.ID), EndTopic(r.ID), SessionTopic(sessionID), QueueTopic)
 	// Fields that dispatch has set stay unless the settlement knows better.

@@ -27,6 +27,7 @@ type tx struct {
 	sql    *sql.Tx       // PostgreSQL
 	writer *sqliteWriter // SQLite
 	topics []string
+	trail  []workbench.AuditEntry // rows for the end, see chain
 }
 
 // write runs fn in one transaction and returns when it is durable. fn may run
@@ -68,6 +69,9 @@ func (db *DB) attempt(ctx context.Context, point string, fn func(*tx) error) (er
 		return err
 	}
 	if err := t.announce(); err != nil {
+		return err
+	}
+	if err := t.chain(); err != nil {
 		return err
 	}
 	if err := failpoint.Hit("store." + point + ".before_commit"); err != nil {

@@ -30,6 +30,13 @@ type Admission struct {
 	// for new jobs only; its errors are context_not_found, context_language and
 	// context_lost.
 	Context *ContextUse
+	// Hold, when not nil, keeps the run from its queue until it is approved, and
+	// Decided is the number of the rules that were asked whether it has to be.
+	Hold    *workbench.Approval
+	Decided *int64
+	// Dependencies are those of the files that the run is given: the session
+	// depends on them from then on.
+	Dependencies []workbench.Dependency
 	// Lease, when not nil, is taken with the admission where the session's is
 	// free: whoever admits a run is about to work on it.
 	Lease *LeaseWish

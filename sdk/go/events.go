@@ -83,6 +83,12 @@ func (e Event) Files() (f workbench.FilesEntry, ok bool) {
 	return f, e.Kind == workbench.LogFiles && json.Unmarshal(e.Meta, &f) == nil
 }
 
+// Call reads what an event of kind call says: a tool call that the run made, and
+// where it is. ok is false for events of other kinds.
+func (e Event) Call() (entry workbench.CallEntry, ok bool) {
+	return entry, e.Kind == workbench.LogCall && json.Unmarshal(e.Meta, &entry) == nil
+}
+
 // SessionEvent is something that happened to a session. What its Meta holds
 // depends on the kind: see Read.
 type SessionEvent workbench.SessionEvent
@@ -94,6 +100,13 @@ func (e SessionEvent) Read(into any) error {
 		return workbench.E(workbench.CodeInternal, "the event's meta is not of that type").Caused(err)
 	}
 	return nil
+}
+
+// Approval reads what an event of kind approval says: a tool call that waits for
+// somebody to decide, or what was decided. ok is false for events of other
+// kinds.
+func (e SessionEvent) Approval() (a workbench.ApprovalEvent, ok bool) {
+	return a, e.Kind == workbench.EventApproval && json.Unmarshal(e.Meta, &a) == nil
 }
 
 // SessionEvents follows what happens to a session, as Events follows a run: up

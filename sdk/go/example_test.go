@@ -197,3 +197,74 @@ func ExampleClient_For() {
 		log.Fatal(err)
 	}
 }
+
+// Tools that code calls without holding a key: where they come from, the
+// credentials that the server alone uses, who may call them, and a session that
+// is allowed one of them at an exact version.
+func ExampleClient_PutApp() {
+	ctx := context.Background()
+	admin, err := sdk.New(sdk.Options{Key: os.Getenv("WORKBENCH_ADMIN_KEY")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	token, err := os.ReadFile("github.token")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := admin.CreateConnection(ctx, sdk.CreateConnection{
+		Alias: "github", Provider: "github", Auth: workbench.AuthBearer,
+		Credentials: workbench.Credentials{Token: strings.TrimSpace(string(token))},
+	}); err != nil {
+		log.Fatal(err)
+	}
+	offered, err := admin.PutApp(ctx, "github", sdk.PutApp{
+		Kind: workbench.AppMCPHTTP, Config: workbench.AppConfig{URL: "https://api.githubcopilot.com/mcp/"},
+		NeedsConnection: true, Connection: "github",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := admin.ChangeRules(ctx, sdk.ChangeRules{Put: []sdk.RuleText{{
+		Name: "reading", Text: `permit(principal, action == Action::"call", resource) when { resource.readOnly };`,
+	}}}); err != nil {
+		log.Fatal(err)
+	}
+	user, err := sdk.New(sdk.Options{Key: os.Getenv("WORKBENCH_KEY")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	session, err := user.CreateAgentSession(ctx, sdk.CreateSession{Tools: offered.Added, Connections: []string{"github"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := user.CreateSessionRun(ctx, session.ID, sdk.CreateRun{
+		Language: workbench.Python, Code: `print(workbench.call("github.list_issues", {"owner": "golang", "repo": "go"}, connection_alias="github").result)`,
+	}); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A call that waits for somebody: what is asked for, the decision, and what
+// became of the call.
+func ExampleClient_ApproveCall() {
+	ctx := context.Background()
+	approver, err := sdk.New(sdk.Options{Key: os.Getenv("WORKBENCH_KEY")}) // with the scope approve
+	if err != nil {
+		log.Fatal(err)
+	}
+	waiting, err := approver.Approvals(ctx, workbench.Page{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, call := range waiting.Items {
+		fmt.Printf("%s with %s: %s\n", call.Tool, call.Arguments, call.Approval.Why)
+		if _, err := approver.ApproveCall(ctx, call.ID, "looked at"); err != nil {
+			log.Fatal(err)
+		}
+		receipt, err := approver.WaitForToolReceipt(ctx, call.ID)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(receipt.Status)
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 	"github.com/workbenchdev/workbench/internal/server"
 )
@@ -46,9 +47,16 @@ func run() error {
 	flag.StringVar(&o.Runc, "runc", "", "runc")
 	flag.StringVar(&o.Guest, "guest", "", "guest")
 	flag.StringVar(&o.DefaultImage, "image", "", "default image")
+	hook := flag.String("webhook", "", "is told of tool calls that wait for a decision")
 	warm := flag.Int("warm", 0, "sandboxes of the default size kept ready")
 	flag.DurationVar(&o.SuspendAfter, "suspend-after", 0, "without work, a session's sandbox goes")
 	flag.Parse()
+	if *hook != "" {
+		var err error
+		if o.ApprovalWebhook, err = govern.NewWebhook(*hook, []byte("a secret of the tests")); err != nil {
+			return err
+		}
+	}
 	o.Warm = map[string]int{workbench.DefaultSize: *warm}
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o.WrapDriver = func(d sandbox.Driver) sandbox.Driver {

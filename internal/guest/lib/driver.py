@@ -154,22 +154,40 @@ class MultiprocessingSupport:
         module.get_preparation_data = get_preparation_data
 
 
-class LazyHelper:
-    """The helper library, imported when it is first used."""
+class LazyHelper(types.ModuleType):
+    """The helper library: a module that is loaded when it is first used."""
 
     def __getattr__(self, name):
-        return getattr(load_helper(), name)
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)  # whoever looks at modules does not mean this one
+        load_helper(self)
+        return getattr(self, name)
 
     def __dir__(self):
-        return dir(load_helper())
-
-    def __repr__(self):
-        return "<module 'workbench'>"
+        load_helper(self)
+        return dir(self)
 
 
-def load_helper():
-    import workbench
-    return workbench
+HELPER_LOADS = threading.Lock()
+
+
+def load_helper(module):
+    """Makes a LazyHelper the module that it stands for."""
+    with HELPER_LOADS:
+        if type(module) is not LazyHelper:
+            return
+        module.__file__ = LIBRARIES + "/workbench.py"
+        with open(module.__file__, "rb") as f:
+            code = compile(f.read(), module.__file__, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+        module.__class__ = types.ModuleType
+
+
+def bind_helper(module):
+    """Gives every module of the program the helper library, by its two names."""
+    for name in ("workbench", "arc0"):
+        sys.modules[name] = module
+        setattr(builtins, name, module)
 
 
 def exit_code(value):
@@ -427,8 +445,7 @@ def main(preloaded=()):
 
     module = type(sys)("__main__")
     module.__dict__.update(__builtins__=builtins, __file__=filename, __annotations__={}, __cached__=None)
-    helper = LazyHelper()
-    module.workbench = module.arc0 = helper
+    bind_helper(LazyHelper("workbench", "The helper library of code in a sandbox."))
     sys.modules["__main__"] = module
     gc.freeze()
 

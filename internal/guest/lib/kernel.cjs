@@ -192,7 +192,10 @@ async function run(cell) {
     await cell.complaints;
   } catch (error) {
     if (cell.interrupted && error === cell.interrupted) cell.code = 130; // a program may throw undefined
-    else await complain(cell, error);
+    else {
+      await complain(cell, error);
+      await Promise.race([helper.settled(), stopped]).catch(() => {});
+    }
   }
   finish(cell);
 }
@@ -204,6 +207,7 @@ function interrupt() {
   if (!cell) return;
   cell.interrupted = new Error('interrupted');
   cell.stop(cell.interrupted);
+  helper.abandon();
   // Where the cell was stopped in the middle, nothing of run goes on.
   setTimeout(() => { cell.code = 130; finish(cell); }, 50);
 }

@@ -258,6 +258,21 @@ def open_streams():
 SPARE_STREAMS = {}
 
 
+def end_calls(error):
+    """What was called without await completes, unless the cell was interrupted."""
+    calls = sys.modules.get("workbench_aio")
+    if calls is None:
+        return
+    try:
+        if not isinstance(error, KeyboardInterrupt):
+            calls.settle()
+            return
+        calls.abandon()
+    except KeyboardInterrupt:
+        calls.abandon()
+        raise
+
+
 def run_cell(driver, shell, cell):
     """Runs one cell; returns its exit code, and whether the context ends."""
     number, token, name = cell.number(), cell.text(), cell.text()
@@ -274,6 +289,7 @@ def run_cell(driver, shell, cell):
             if isinstance(error, SystemExit):
                 code, ends = driver.exit_code(error.code), True
             else:
+                end_calls(error)
                 import workbench_figures
                 workbench_figures.show_open()
                 if error is not None:
@@ -317,7 +333,7 @@ def main(driver):
     workbench_figures.install(close=True)
     module = type(sys)("__main__")
     module.__dict__.update(__builtins__=builtins, __annotations__={})
-    module.workbench = module.arc0 = driver.LazyHelper()
+    driver.bind_helper(sys.modules["workbench"])
     sys.modules["__main__"] = module
     shell = make_shell(module)
     import site

@@ -1,56 +1,130 @@
 """The helper library of code in a sandbox.
 
-    receipt = workbench.save("summary.txt", "Reviewed output")
+    receipt = workbench.call("your_app.lookup", {"query": "1234"}, version="1", connection_alias="support")
+    receipt.status                         # "succeeded", "pending_approval", "denied", ...
+    receipt.raise_for_status().result      # what the tool gave
+    workbench.tools.search("invoices")     # tools that this session may call
+    workbench.ai.summarise(text, words=50)
+    workbench.web.search("...")
+    workbench.fetch("https://api.example.com/v1/items").json()  # a host that the rules let this run reach
+    workbench.extract("report.pdf")        # text, Markdown or tables of a document
+    workbench.save("summary.txt", "Reviewed output")
     workbench.save("chart.png")            # keeps a file that exists
     workbench.result({"rows": 12})         # the run's structured result
     workbench.display(figure)              # shows a chart, a table, an image
+    await workbench.aio.call(...)          # the same for asyncio: call, receipt, tools, ai, web
 
-A receipt's fields can be read as attributes and by subscript.
+A receipt's fields can be read as attributes and by subscript. What is refused
+raises WorkbenchError. arc0 is another name of this module.
 """
+
+from __future__ import annotations
 
 import binascii
 import json
 import os
-import shutil
 import socket
 
-__all__ = ["save", "result", "display", "call", "Receipt", "WorkbenchError"]
+__all__ = ["call", "receipt", "tools", "ai", "web", "fetch", "extract", "save", "result", "display", "aio", "Receipt", "WorkbenchError"]
 
+_MAX_REQUEST = 384 << 10
 _MAX_ANSWER = 1 << 20
 _MAX_DISPLAY = 16 << 20  # of one display, as JSON
 _MAX_TEXT = 1 << 20  # of a text that has to be cut
 
 
 class WorkbenchError(Exception):
-    """What the sandbox's broker refused: code for programs, hint for people."""
+    """What was refused: code for programs, hint for people; field is the argument
+    at fault, receipt that of the call, where there is one."""
 
-    def __init__(self, code, detail, hint=None):
+    def __init__(self, code: str, detail: str, hint: str | None = None, field: str | None = None, receipt: Receipt | None = None):
         super().__init__("%s: %s" % (code, detail) + (" (%s)" % hint if hint else ""))
         self.code = code
         self.detail = detail
         self.hint = hint
+        self.field = field
+        self.receipt = receipt
+
+    def __reduce__(self):
+        return type(self), (self.code, self.detail, self.hint, self.field, self.receipt)
 
 
-class Receipt(dict):
-    """A receipt: receipt.id and receipt["id"] are the same."""
+class _Fields(dict):
+    """A dict whose keys can be read as attributes, also as Python spells them:
+    fields.artifact_id is fields["artifactId"]."""
 
     def __getattr__(self, name):
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        if not name.startswith("_"):
+            first, *rest = name.split("_")
+            for key in (name, first + "".join(map(str.capitalize, rest))):
+                if key in self:
+                    value = self[key]
+                    return _Fields(value) if type(value) is dict and key != "result" else value
+        raise AttributeError("there is no %r in it; there are %s" % (name, ", ".join(map(str, self))))
 
     def __dir__(self):
         return sorted(set(super().__dir__()) | set(self))
 
 
-def _exchange(content=b"", **request):
-    request["token"] = os.environ.get("WORKBENCH_TOKEN", "")
-    body = json.dumps(request).encode()
+class Receipt(_Fields):
+    """What became of a call or of a file. Of a call: status is executing,
+    pending_approval, succeeded, failed, denied, expired or unknown; result what
+    the tool gave; error why there is none; preview and artifact_id of a result
+    that is too large to be here. Fields that a call does not have are None."""
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in _ABSENT and "tool" in self:
+                return None
+            raise
+
+    def raise_for_status(self) -> Receipt:
+        """Returns the receipt of a call that succeeded; for any other it raises
+        WorkbenchError, with the receipt in it."""
+        status = self.get("status")
+        if status in ("succeeded", "saved"):
+            return self
+        error = self.get("error") or {}
+        detail = error.get("detail") or "the call of %s is %s" % (self.get("tool"), str(status).replace("_", " "))
+        raise WorkbenchError(error.get("code") or status, detail, error.get("hint") or _NEXT.get(status), error.get("field"), self)
+
+
+# Fields that not every receipt of a call has.
+_ABSENT = frozenset(("result", "preview", "artifact_id", "artifactId", "error", "approval", "connection", "connection_id", "connectionId",
+                     "started_at", "startedAt", "finished_at", "finishedAt", "arguments"))
+
+# What to do about a call that has not succeeded.
+_NEXT = {
+    "pending_approval": "somebody has to approve it; workbench.receipt(id, wait=60) waits for that",
+    "executing": "workbench.receipt(id, wait=60) waits for its end",
+    "unknown": "it may have been executed: look before you repeat it",
+}
+
+
+def _request(**fields):
+    """A request as it is sent. Its token is that of the run, or the cell, that
+    makes it, whenever it is sent."""
+    fields.setdefault("token", os.environ.get("WORKBENCH_TOKEN", ""))
+    try:
+        body = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        body = json.dumps(fields, allow_nan=False, separators=(",", ":")).encode()
+    if len(body) > _MAX_REQUEST:
+        raise WorkbenchError("body_too_large", "the call has %d bytes, %d are allowed" % (len(body), _MAX_REQUEST), "save what is large as a file")
+    return body
+
+
+def _exchange(body, content=b""):
+    """Sends a request and returns the answer."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
             s.connect(os.environ.get("WORKBENCH_SOCKET", ""))
-            s.sendall(len(body).to_bytes(4, "big") + body + content)
+            try:
+                s.sendall(len(body).to_bytes(4, "big") + body + content)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the answer says why it wants no more
             raw = b""
             while len(raw) <= _MAX_ANSWER:
                 part = s.recv(65536)
@@ -64,12 +138,31 @@ def _exchange(content=b"", **request):
     answer = json.loads(raw[4:])
     if "error" in answer:
         error = answer["error"]
-        raise WorkbenchError(error["code"], error["detail"], error.get("hint"))
-    value = answer.get("result")
-    return Receipt(value) if isinstance(value, dict) else value
+        raise WorkbenchError(error["code"], error["detail"], error.get("hint"), error.get("field"))
+    return answer.get("result")
 
 
-def save(name, content=None):
+# What asks others than the sandbox is loaded when it is used.
+_LATER = frozenset(("call", "receipt", "tools", "ai", "web", "fetch", "extract", "Response"))
+
+
+def __getattr__(name):
+    if name == "aio":
+        import workbench_aio as found
+    elif name in _LATER:
+        import workbench_calls
+        found = getattr(workbench_calls, name)
+    else:
+        raise AttributeError("module 'workbench' has no attribute %r" % name)
+    globals()[name] = found
+    return found
+
+
+def __dir__():
+    return sorted(set(globals()) | set(__all__))
+
+
+def save(name: str | os.PathLike, content=None) -> Receipt:
     """Keeps a file beyond the session and returns its receipt.
 
     With content (str, bytes, a path, or a file object) it is written first, at
@@ -80,11 +173,12 @@ def save(name, content=None):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if isinstance(content, os.PathLike):
             if os.path.abspath(os.fspath(content)) != path:
+                import shutil  # which loads much
                 shutil.copyfile(content, path)
         else:
             _write(path, content)
     encoded = binascii.b2a_base64(os.fsencode(path), newline=False).decode()
-    return _exchange(op="save", path=encoded)
+    return Receipt(_exchange(_request(op="save", path=encoded)))
 
 
 def _write(path, content):
@@ -99,17 +193,12 @@ def _write(path, content):
             f.write(part.encode() if isinstance(part, str) else part)
 
 
-def result(value):
+def result(value) -> None:
     """Sets the run's structured result: any JSON value; the last one counts."""
-    _exchange(op="result", value=json.loads(json.dumps(value, allow_nan=False)))
+    _exchange(_request(op="result", value=value))
 
 
-def call(tool, args=None, version=None, connection=None):
-    """Calls a tool and returns its receipt."""
-    return _exchange(op="call", name=str(tool), value={"args": args or {}, "version": version, "connection": connection})
-
-
-def display(value, id=None, update=False, metadata=None):
+def display(value, id: str | None = None, update: bool = False, metadata: dict | None = None) -> None:
     """Shows a value: as the richest it can be shown as, or a dict from MIME types
     to text or bytes as it is. With an id it can be updated later."""
     data, own = _bundle(value)
@@ -186,7 +275,7 @@ def _show(kind, data, metadata=None, id=None):
     if id is not None:
         request["id"] = str(id)
     _flush()
-    _exchange(body, **request)
+    _exchange(_request(**request), body)
 
 
 def _encode(content):

@@ -6,17 +6,25 @@ const fs = require('fs');
 const net = require('net');
 const path = require('path');
 
-const PARALLEL = 8; // calls at once; more wait here
+const PARALLEL = 16; // calls at once; more wait here
+const MAX_REQUEST = 384 << 10;
 const MAX_ANSWER = 1 << 20;
+const MAX_WAIT = 10_000; // ms that one look at a receipt takes at most
+const PAUSE = 500; // ms between two looks at least
 
-/** What the sandbox's broker refused: code for programs, hint for people. */
+/**
+ * What was refused: code for programs, hint for people; field is the argument at
+ * fault, receipt that of the call, where there is one.
+ */
 class WorkbenchError extends Error {
-  constructor({ code, detail, hint }) {
+  constructor({ code, detail, hint, field, receipt }) {
     super(hint ? `${detail} (${hint})` : detail);
     this.name = 'WorkbenchError';
     this.code = code;
     this.detail = detail;
     this.hint = hint;
+    if (field !== undefined) this.field = field;
+    if (receipt !== undefined) this.receipt = receipt;
   }
 }
 
@@ -29,11 +37,13 @@ let active = 0;
 const waiting = [];
 const calls = new Set();
 const answers = new WeakSet(); // the promises that callers got
+let age = 0; // grows when what is under way has become nobody's
 
 let shown = Promise.resolve(); // the last display or result: they come in order
 
 function turn(work, ordered = false) {
-  const call = ordered ? shown.then(() => inTurn(work)) : inTurn(work);
+  const mine = age;
+  const call = ordered ? shown.then(() => inTurn(work, mine)) : inTurn(work, mine);
   const over = () => calls.delete(call);
   calls.add(call);
   const ended = call.then(over, over);
@@ -41,6 +51,11 @@ function turn(work, ordered = false) {
   const answer = call.then((value) => value); // whose failure is the caller's to look at
   answers.add(answer);
   return answer;
+}
+
+/** What a call gives that cannot be made. */
+function refuse(error) {
+  return turn(async () => { throw error; });
 }
 
 /** Whether a value is what one of the library's functions returned. */
@@ -53,7 +68,19 @@ async function settled() {
   while (calls.size) await Promise.allSettled(calls);
 }
 
-async function inTurn(work) {
+/**
+ * Makes what is under way nobody's, and takes back what has not begun: the cell
+ * that asked for it is over. Its promises stay as they are.
+ */
+function abandon() {
+  age++;
+  waiting.length = 0;
+  calls.clear();
+  shown = Promise.resolve();
+}
+
+async function inTurn(work, mine) {
+  if (mine !== age) await forever();
   if (active >= PARALLEL) await new Promise((go) => waiting.push(go));
   else active++;
   try {
@@ -62,12 +89,26 @@ async function inTurn(work) {
     const next = waiting.shift();
     if (next) next();
     else active--;
+    if (mine !== age) await forever();
   }
 }
 
-function exchange(request, content = Buffer.alloc(0)) {
+function forever() {
+  return new Promise(() => {});
+}
+
+/**
+ * A request as it is sent. Its token is that of the run, or the cell, that makes
+ * it, whenever it is sent.
+ */
+function encode(request) {
+  const body = Buffer.from(JSON.stringify({ token: process.env.WORKBENCH_TOKEN, ...request }));
+  if (body.length <= MAX_REQUEST) return body;
+  throw new WorkbenchError({ code: 'body_too_large', detail: `the call has ${body.length} bytes, ${MAX_REQUEST} are allowed`, hint: 'save what is large as a file' });
+}
+
+function exchange(body, content = Buffer.alloc(0)) {
   return new Promise((resolve, reject) => {
-    const body = Buffer.from(JSON.stringify({ token: process.env.WORKBENCH_TOKEN, ...request }));
     const head = Buffer.alloc(4);
     head.writeUInt32BE(body.length);
     const parts = [];
@@ -94,12 +135,208 @@ function exchange(request, content = Buffer.alloc(0)) {
 }
 
 /**
+ * Sends what the host alone understands; shape makes of the answer what the
+ * promise gives. The arguments are taken as they are now.
+ */
+function ask(op, value, shape) {
+  let body;
+  try {
+    body = encode({ op, value: value() });
+  } catch (error) {
+    return refuse(error);
+  }
+  return turn(async () => shape(await exchange(body)));
+}
+
+function text(value) {
+  return value === undefined || value === null ? undefined : String(value);
+}
+
+/** The options, of which there are no others than the known ones. */
+function checked(options, ...known) {
+  for (const name of Object.keys(options ?? {})) {
+    if (!known.includes(name)) throw new TypeError(`there is no option ${name} here, there ${known.length > 1 ? 'are' : 'is'} ${known.join(', ')}`);
+  }
+  return options ?? {};
+}
+
+// What to do about a call that has not succeeded.
+const NEXT = {
+  pending_approval: 'somebody has to approve it; workbench.receipt(id, { wait: 60 }) waits for that',
+  executing: 'workbench.receipt(id, { wait: 60 }) waits for its end',
+  unknown: 'it may have been executed: look before you repeat it',
+};
+
+/** A receipt of a call: what the host gave, and raiseForStatus. */
+function asReceipt(data) {
+  if (typeof data !== 'object' || data === null) return data;
+  return Object.defineProperty(data, 'raiseForStatus', {
+    value() {
+      if (this.status === 'succeeded') return this;
+      const { code = this.status, detail = `the call of ${this.tool} is ${String(this.status).replace('_', ' ')}`, hint = NEXT[this.status], field } = this.error ?? {};
+      throw new WorkbenchError({ code, detail, hint, field, receipt: this });
+    },
+    configurable: true, writable: true,
+  });
+}
+
+/**
+ * Calls a tool, app.tool, and gives the receipt, whatever became of the call.
+ * options.version is the exact one that the session may call, and can be left out
+ * where there is only one; options.connectionAlias, or connection for short, names
+ * one of the session's connections.
+ */
+function call(tool, args = {}, options = {}) {
+  return ask('call', () => {
+    const { version, connectionAlias, connection } = checked(options, 'version', 'connectionAlias', 'connection');
+    return { tool: String(tool), version: text(version), connection: text(connectionAlias ?? connection), args: args ?? {} };
+  }, asReceipt);
+}
+
+/**
+ * The receipt of an earlier call, or of its id, as it is now. With options.wait
+ * it is waited until its status is final, for so many seconds at most.
+ */
+function receipt(of, options = {}) {
+  let id, wait, token;
+  try {
+    id = typeof of === 'string' ? of : String(of.id);
+    wait = Number(checked(options, 'wait').wait ?? 0) * 1000;
+    token = process.env.WORKBENCH_TOKEN;
+  } catch (error) {
+    return refuse(error);
+  }
+  return turn(async () => {
+    for (const end = performance.now() + wait; ;) {
+      const began = performance.now();
+      const waitMs = Math.floor(Math.min(Math.max(0, end - began), MAX_WAIT));
+      const found = await exchange(encode({ op: 'receipt', value: { id, waitMs }, token }));
+      const left = end - performance.now();
+      if (!(left > 0) || !['executing', 'pending_approval'].includes(found?.status)) return asReceipt(found);
+      await new Promise((go) => setTimeout(go, Math.min(left, began + PAUSE - performance.now()))); // of a host that does not wait itself
+    }
+  });
+}
+
+const items = (answer) => answer.items;
+const output = (answer) => answer.output;
+
+/** The tools that this session may call. */
+const tools = {
+  /** Tools that fit, best first: name, version, description, connections. */
+  search(query, options = {}) {
+    return ask('tools.search', () => ({ query: String(query), limit: checked(options, 'limit').limit ?? 10 }), items);
+  },
+  /** What a tool takes and gives: inputSchema, outputSchema, annotations and more. */
+  schema(name, options = {}) {
+    return ask('tools.schema', () => ({ tool: String(name), version: text(checked(options, 'version').version) }), (answer) => answer);
+  },
+};
+
+const task = (name, input, more) => ask('ai', () => ({ task: name, input: String(input), ...more() }), output);
+const summarise = (input, options = {}) => task('summarise', input, () => ({ words: checked(options, 'words').words }));
+
+/** Asks the model of this server. */
+const ai = {
+  /** What the model says to a prompt. */
+  complete(prompt, options = {}) {
+    return task('complete', prompt, () => {
+      const { system, maxTokens } = checked(options, 'system', 'maxTokens');
+      return { system: text(system), maxTokens };
+    });
+  },
+  /** A summary, of about options.words words. */
+  summarise,
+  summarize: summarise,
+  /** The one of the labels that fits best. */
+  classify: (input, labels) => task('classify', input, () => ({ labels: Array.from(labels, String) })),
+  /** What the text says, as an object that is valid against the JSON Schema. */
+  extract: (input, schema) => task('extract', input, () => ({ schema })),
+};
+
+/** Looks for pages in the web. */
+const web = {
+  /** Pages that fit, best first: title, url, snippet. */
+  search(query, options = {}) {
+    return ask('web.search', () => ({ query: String(query), limit: checked(options, 'limit').limit ?? 5 }), items);
+  },
+};
+
+/** What a host answered: status, headers (names in lower case) and body. */
+class FetchedResponse {
+  constructor(status, headers, body) {
+    Object.assign(this, { status, headers, body, ok: status >= 200 && status < 300 });
+  }
+  text() { return this.body.toString(); }
+  json() { return JSON.parse(this.body.toString()); }
+}
+
+/**
+ * Makes a request to a host that the rules let this run reach. options: method,
+ * headers, body (a string or bytes), json, and connection, one of the session's,
+ * whose credentials the server places. Redirects are not followed.
+ */
+function request(url, options = {}) {
+  let first, token;
+  try {
+    const { method, headers = {}, body, json, connection } = checked(options, 'method', 'headers', 'body', 'json', 'connection');
+    const all = Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, String(value)]));
+    let content = body;
+    if (json !== undefined) {
+      content = JSON.stringify(json);
+      if (!Object.keys(all).some((name) => name.toLowerCase() === 'content-type')) all['Content-Type'] = 'application/json';
+    }
+    token = process.env.WORKBENCH_TOKEN;
+    first = encode({ op: 'fetch', value: { url: String(url), method: text(method), headers: all, connection: text(connection),
+      body: content === undefined || content === null ? undefined : Buffer.from(content).toString('base64') } });
+  } catch (error) {
+    return refuse(error);
+  }
+  return turn(async () => {
+    const answer = await exchange(first);
+    const parts = [Buffer.from(answer.body ?? '', 'base64')];
+    for (let more = answer; more.more;) {
+      more = await exchange(encode({ op: 'fetch', value: { handle: more.handle }, token }));
+      parts.push(Buffer.from(more.body ?? '', 'base64'));
+    }
+    return new FetchedResponse(answer.status, answer.headers ?? {}, Buffer.concat(parts));
+  });
+}
+
+const LIBRARY = path.join(__dirname, '..', '..', 'python', 'workbench_extract.py');
+
+/**
+ * The text of a document, its Markdown, or its tables, each { name, rows }; read by
+ * Python, here in the sandbox. options.format: text, markdown or tables.
+ */
+function extract(file, options = {}) {
+  let args;
+  try {
+    args = [LIBRARY, '--json', '--format', text(checked(options, 'format').format) ?? 'text', '--', path.resolve(String(file))];
+  } catch (error) {
+    return refuse(error);
+  }
+  return turn(() => new Promise((resolve, reject) => {
+    require('child_process').execFile('python3', args, { maxBuffer: 256 << 20 }, (error, stdout) => {
+      try {
+        const answer = JSON.parse(stdout);
+        if (answer.error) reject(new WorkbenchError(answer.error));
+        else resolve(answer.result);
+      } catch {
+        reject(new WorkbenchError({ code: 'unavailable', detail: error?.code === 'ENOENT' ? 'this sandbox image has no Python, which reads documents' : 'the document could not be read' }));
+      }
+    });
+  }));
+}
+
+/**
  * Keeps a file beyond the session. With content (a string, bytes, a Blob, a
  * stream, or anything iterable of those) it is written first, at its name in
  * the workspace.
  */
 function save(name, content) {
   const file = path.resolve(String(name));
+  const request = encode({ op: 'save', path: Buffer.from(file).toString('base64') });
   return turn(async () => {
     if (content !== undefined) {
       if (typeof content?.arrayBuffer === 'function') content = Buffer.from(await content.arrayBuffer());
@@ -107,20 +344,20 @@ function save(name, content) {
       await fs.promises.mkdir(path.dirname(file), { recursive: true });
       await fs.promises.writeFile(file, content);
     }
-    return exchange({ op: 'save', path: Buffer.from(file).toString('base64') });
+    return exchange(request);
   });
 }
 
 /** Sets the run's structured result: any JSON value; the last one counts. */
 function result(value) {
-  const json = JSON.stringify(value);
-  if (json === undefined) return Promise.reject(new TypeError('the result is not a JSON value'));
-  return turn(async () => { await exchange({ op: 'result', value: JSON.parse(json) }); }, true);
-}
-
-/** Calls a tool. */
-function call(tool, args = {}, options = {}) {
-  return turn(() => exchange({ op: 'call', name: String(tool), value: { args, ...options } }));
+  let request;
+  try {
+    if (JSON.stringify(value) === undefined) throw new TypeError('the result is not a JSON value');
+    request = encode({ op: 'result', value });
+  } catch (error) {
+    return refuse(error);
+  }
+  return turn(async () => { await exchange(request); }, true);
 }
 
 const DISPLAY = Symbol.for('Jupyter.display');
@@ -166,7 +403,8 @@ function show(kind, data, { id, metadata } = {}) {
     }
     body = Buffer.from(JSON.stringify(content));
   }
-  const call = turn(async () => { await exchange({ op: 'display', kind, size: body.length, id, metadata }, body); }, true);
+  const token = process.env.WORKBENCH_TOKEN;
+  const call = turn(async () => { await exchange(encode({ op: 'display', kind, size: body.length, id, metadata, token }), body); }, true);
   call.catch(() => {}); // a program need not wait for what it shows
   return call;
 }
@@ -179,5 +417,5 @@ function display(value, options = {}) {
   return show(options.update ? 'update' : 'display', bundle(value), options);
 }
 
-module.exports = { save, result, display, call, WorkbenchError };
-Object.defineProperties(module.exports, { show: { value: show }, bundle: { value: bundle }, settled: { value: settled }, isCall: { value: isCall } });
+module.exports = { call, receipt, tools, ai, web, fetch: request, extract, save, result, display, WorkbenchError };
+for (const [name, value] of Object.entries({ show, bundle, settled, isCall, abandon })) Object.defineProperty(module.exports, name, { value }); // of the kernel

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/policy"
+	sdk "github.com/workbenchdev/workbench/sdk/go"
+)
+
+// The calls of one sample. They are timed inside, by the code that makes them: what
+// is measured is from call to receipt, without the run around it.
+const (
+	callsInTurn = 10
+	callsAtOnce = 8
+)
+
+const toolProgram = `
+import threading, time
+def call():
+    assert workbench.call("bench.nothing").status == "succeeded"
+call()
+took = []
+for _ in range(%d):
+    began = time.perf_counter(); call(); took.append(time.perf_counter() - began)
+start = threading.Barrier(%d + 1)
+def wait_and_call():
+    start.wait(); call()
+threads = [threading.Thread(target=wait_and_call) for _ in range(%d)]
+for t in threads: t.start()
+start.wait(); began = time.perf_counter()
+for t in threads: t.join()
+print(sorted(took)[len(took) // 2] * 1e9, (time.perf_counter() - began) * 1e9)
+`
+
+// tools is a session whose code calls a tool that does nothing.
+type tools struct {
+	w       *world
+	service *http.Server
+	session string
+	last    [2]time.Duration // of the last sample: one call, and all at once
+}
+
+// openTools declares the tool, a service of this process on loopback.
+func (w *world) openTools(ctx context.Context) (*tools, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	t := &tools{w: w, service: &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"done": true}`)
+	})}}
+	go func() { _ = t.service.Serve(listener) }() // ends with close
+	admin, err := sdk.New(sdk.Options{BaseURL: w.url, Key: w.server.AdminKey()})
+	if err != nil {
+		return t, err
+	}
+	_, err = admin.PutApp(ctx, "bench", sdk.PutApp{Kind: workbench.AppHTTP, Config: workbench.AppConfig{URL: "http://" + listener.Addr().String(),
+		Endpoints: []workbench.Endpoint{{Name: "nothing", Method: http.MethodPost, Path: "/", InputSchema: json.RawMessage(`{"type": "object"}`)}}}})
+	if err != nil {
+		return t, err
+	}
+	if _, err := admin.ChangeRules(ctx, sdk.ChangeRules{Put: []sdk.RuleText{{Name: "bench", Text: `permit(principal, action == Action::"call", resource in App::"bench");`}}}); err != nil {
+		return t, err
+	}
+	t.session, err = w.session(ctx, sdk.CreateSession{Tools: []workbench.ToolRef{{Name: "bench.nothing", Version: "1"}}})
+	return t, err
+}
+
+func (t *tools) close() error {
+	if t == nil {
+		return nil
+	}
+	return t.service.Close()
+}
+
+// contenders are one call after another, and as many at once: two numbers of the
+// same run.
+func (t *tools) contenders() []contender {
+	return []contender{
+		{name: nameCall, language: string(workbench.Python), few: true, rest: t.w.rest, run: func(ctx context.Context) (time.Duration, error) {
+			err := t.sample(ctx)
+			return t.last[0], err
+		}},
+		{name: nameCalls, language: string(workbench.Python), few: true, rest: t.w.rest, run: func(ctx context.Context) (time.Duration, error) {
+			err := t.sample(ctx)
+			return t.last[1], err
+		}},
+	}
+}
+
+func (t *tools) sample(ctx context.Context) error {
+	r, err := t.w.submit(ctx, t.session, job(workbench.Python, fmt.Sprintf(toolProgram, callsInTurn, callsAtOnce, callsAtOnce)), time.Minute)
+	if err != nil {
+		return err
+	}
+	fields := strings.Fields(r.Output())
+	if r.Status != workbench.StatusSucceeded || len(fields) != len(t.last) {
+		return fmt.Errorf("the run ended %s (%s) %s: %s", r.Status, r.Reason, r.Message, r.ErrorOutput())
+	}
+	for i, f := range fields {
+		ns, parseErr := strconv.ParseFloat(f, 64)
+		t.last[i], err = time.Duration(ns), errors.Join(err, parseErr)
+	}
+	return err
+}
+
+// decisions times one decision under a project's thousand policies, most of which
+// speak of other tools: the one that allows the call is the last.
+func decisions() (figure, error) {
+	const policies, samples = 1000, 500
+	var text strings.Builder
+	for i := range policies - 1 {
+		fmt.Fprintf(&text, "permit(principal, action == Action::\"call\", resource == Tool::\"app%d.tool\") when { principal.tenant == \"acme\" && context.ceil.amount < %d };\n", i, i)
+	}
+	text.WriteString(`permit(principal, action == Action::"call", resource in App::"bench") when { context.args.amount <= 10 && context.session.agent == "bench" };`)
+	set, problems := policy.Compile([]workbench.Rule{{Name: "many", Text: text.String()}})
+	if set == nil {
+		return figure{}, fmt.Errorf("the policies do not compile: %+v", problems)
+	}
+	request := policy.Request{Action: policy.ActionCall, Principal: policy.Identity{ProjectID: "prj_1", TenantID: "ten_1", TenantName: "acme", UserID: "usr_1", UserName: "ada"},
+		Tool: &workbench.Tool{App: "bench", Name: "bench.nothing", Version: "1"}, Session: &workbench.Session{ID: "ses_1", Agent: "bench"},
+		Language: workbench.Python, Lane: workbench.LaneForeground, Args: json.RawMessage(`{"amount": 5, "to": ["a", "b"]}`)}
+	took := make([]time.Duration, samples)
+	for i := range took {
+		began := time.Now()
+		decision := set.Decide(request)
+		took[i] = time.Since(began)
+		if !decision.Allowed {
+			return figure{}, fmt.Errorf("the call is denied: %s", decision.Denied)
+		}
+	}
+	slices.Sort(took)
+	return figure{Name: nameDecision, Unit: "ms", Value: float64(took[samples/2].Nanoseconds()) / 1e6, Samples: samples}, nil
+}

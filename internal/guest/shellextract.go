@@ -1,0 +1,23 @@
+package guest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+)
+
+// extractText has Python read a document, whose libraries for that are in the
+// image.
+func extractText(args []string) (int, error) {
+	c := exec.Command("python3", append([]string{libDir + "/python/workbench_extract.py"}, args...)...)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := c.Run()
+	var ended *exec.ExitError
+	switch {
+	case errors.As(err, &ended):
+		return max(shellFailed, ended.ExitCode()), nil
+	case errors.Is(err, exec.ErrNotFound):
+		return 0, errors.New("this sandbox image has no Python, which reads documents")
+	}
+	return 0, err
+}

@@ -1,0 +1,82 @@
+package upstream
+
+import (
+	"bytes"
+	"errors"
+	"io"
+)
+
+// maxStream bounds, in bytes, what a server may send while it is asked one
+// thing: notices of progress and the answer.
+const maxStream = 4 * maxFrame
+
+// eventTap looks at server-sent events that pass through it to the MCP client,
+// bounds them, and shows messages to the flight that waits for one.
+type eventTap struct {
+	body   io.ReadCloser
+	flight *flight
+	left   int
+
+	line []byte // so far
+	data []byte // of the event so far
+	any  bool   // the event has data
+}
+
+func newEventTap(body io.ReadCloser, f *flight) *eventTap {
+	return &eventTap{body: body, flight: f, left: maxStream}
+}
+
+func (t *eventTap) Close() error { return t.body.Close() }
+
+func (t *eventTap) Read(p []byte) (int, error) {
+	n, err := t.body.Read(p)
+	if t.left -= n; t.left < 0 || !t.look(p[:n]) {
+		if t.flight != nil {
+			t.flight.overflow()
+		}
+		return 0, errOverflow
+	}
+	if errors.Is(err, io.EOF) {
+		t.endLine()
+		t.endEvent()
+	}
+	return n, err
+}
+
+// look goes on through the stream. It is false if an event is too large.
+func (t *eventTap) look(p []byte) bool {
+	for len(p) > 0 {
+		end := bytes.IndexByte(p, '\n')
+		if end < 0 {
+			t.line = append(t.line, p...)
+			return len(t.line)+len(t.data) <= maxFrame
+		}
+		t.line = append(t.line, p[:end]...)
+		if len(t.line)+len(t.data) > maxFrame {
+			return false
+		}
+		t.endLine()
+		p = p[end+1:]
+	}
+	return true
+}
+
+func (t *eventTap) endLine() {
+	line := bytes.TrimRight(t.line, "\r")
+	if len(line) == 0 {
+		t.endEvent()
+	} else if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+		if t.any {
+			t.data = append(t.data, '\n')
+		}
+		t.data, t.any = append(t.data, bytes.TrimSpace(data)...), true
+	}
+	t.line = t.line[:0]
+}
+
+func (t *eventTap) endEvent() {
+	if t.any && t.flight != nil {
+		t.flight.observe(t.data)
+	}
+	t.data, t.any = t.data[:0], false
+}
