@@ -24,7 +24,7 @@ LONGEST := ./internal/e2e ./internal/guest ./internal/faults ./internal/sandbox/
 include runtime/runtime.mk
 include image/image.mk
 
-.PHONY: help setup demo run build install test soak lint lint-openapi fmt generate bench clean
+.PHONY: help setup demo run build install test soak lint lint-openapi mcp-servers fmt generate bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,11 +50,11 @@ demo: setup ## set up, then run the example job in a gVisor sandbox and show wha
 run: setup ## serve on 127.0.0.1:8080 (data in .cache/data); prints an admin key at the first start
 	@bin/workbench serve --data $(CACHE)/data --images $(IMAGES)
 
-test: setup lint-openapi ## everything that must hold: real sandboxes, SQLite and PostgreSQL
+test: setup lint-openapi mcp-servers ## everything that must hold: real sandboxes, SQLite and PostgreSQL
 	@$(GO) vet ./...
 	@WORKBENCH_IMAGES=$(IMAGES) $(GOTEST) $(LONGEST) ./...
 
-soak: setup ## the long form: 1,000 kills, everything on both runtimes
+soak: setup mcp-servers ## the long form: 1,000 kills, everything on both runtimes
 	@WORKBENCH_IMAGES=$(IMAGES) WORKBENCH_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run 'Soak|Kill|PowerCut' ./internal/faults/...
 	@WORKBENCH_IMAGES=$(IMAGES) WORKBENCH_SOAK=1 $(GO) test -count=1 -timeout 2h $(filter-out ./internal/faults,$(LONGEST)) ./internal/verify
 
@@ -69,6 +69,15 @@ tools/openapi/node_modules/.package-lock.json: tools/openapi/package-lock.json
 	@command -v node >/dev/null && command -v npm >/dev/null || { echo "lint-openapi: needs node (18.17 or newer) and npm; make setup installs them"; exit 1; }
 	@echo "installing the OpenAPI linter from its pinned packages"
 	@cd tools/openapi && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+	@touch $@
+
+# The public MCP servers that tests call are pinned likewise.
+mcp-servers: tools/mcp/node_modules/.package-lock.json
+
+tools/mcp/node_modules/.package-lock.json: tools/mcp/package-lock.json
+	@command -v node >/dev/null && command -v npm >/dev/null || { echo "mcp-servers: needs node (18.17 or newer) and npm; make setup installs them"; exit 1; }
+	@echo "installing public MCP servers for the tests from their pinned packages"
+	@cd tools/mcp && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
 	@touch $@
 
 bin/golangci-lint: tools/go.mod tools/go.sum

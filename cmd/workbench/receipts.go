@@ -70,7 +70,9 @@ func (a *app) receiptsShow(l *local) *cobra.Command {
 		Use: "show RECEIPT", Short: "Show the receipt of a tool call", Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withClient(c, l, func(ctx context.Context, client *client) error {
-				read := func(ctx context.Context, id string) (workbench.ToolReceipt, error) { return client.ToolReceipt(ctx, id, 0) }
+				read := func(ctx context.Context, id string) (workbench.ToolReceipt, error) {
+					return client.ToolReceipt(ctx, id, 0)
+				}
 				if wait {
 					read = client.WaitForToolReceipt
 				}

@@ -107,7 +107,7 @@ func TestErrorsSpeakOfFlags(t *testing.T) {
 
 var hintLiteral = regexp.MustCompile("(?:WithHint|workbench\\.E|Message = )[^\"`\n]*(\"(?:[^\"\\\\\n]|\\\\.)*\"|`[^`]*`)")
 
-var restWords = regexp.MustCompile(`/v1/|…/|\b(?:GET|POST|PUT|DELETE) |\blimits\.[a-z]|\b(?:keep|artifactIds)\[|: true\b`)
+var restWords = regexp.MustCompile(`/v1/workbench|…/|\b(?:GET|POST|PUT|DELETE) |\blimits\.[a-z]|\b(?:keep|artifactIds)\[|: true\b`)
 
 // TestNoRouteReachesTheCommandLine: nothing that the engine says of a request or
 // a run is left in the words of the REST API.

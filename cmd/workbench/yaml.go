@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -62,8 +63,11 @@ func (c *yamlConverter) value(n *yaml.Node) (any, error) {
 		return all, nil
 	case yaml.MappingNode:
 		return c.mapping(n)
+	case yaml.ScalarNode:
+		return scalar(n)
+	case yaml.DocumentNode, yaml.StreamNode:
 	}
-	return scalar(n)
+	return nil, fmt.Errorf("line %d: a document within the document", n.Line)
 }
 
 func (c *yamlConverter) mapping(n *yaml.Node) (map[string]any, error) {
@@ -127,7 +131,7 @@ func scalar(n *yaml.Node) (any, error) {
 		if err := n.Decode(&v); err != nil {
 			return nil, err
 		}
-		if _, err := json.Marshal(v); err != nil { // .inf and .nan
+		if f, ok := v.(float64); ok && (math.IsInf(f, 0) || math.IsNaN(f)) {
 			return n.Value, nil
 		}
 		return v, nil

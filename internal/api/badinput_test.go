@@ -107,7 +107,7 @@ func badRequests(session, run, file string) []badRequest {
 		post("agent too long", sessions, `{"agent":"`+strings.Repeat("a", 201)+`"}`, 400, "invalid_request", "agent"),
 		post("too many labels", sessions, `{"labels":{`+manyLabels(33)+`}}`, 400, "invalid_request", "labels"),
 		post("label too long", sessions, `{"labels":{"a":"`+strings.Repeat("v", 129)+`"}}`, 400, "invalid_request", "labels"),
-		post("a tool", sessions, `{"tools":["a@1"]}`, 400, "tool_not_found", "tools[0]"),
+		post("a tool", sessions, `{"tools":["crm.lookup@1"]}`, 400, "tool_not_found", "tools[0]"),
 		post("a tool without a version", sessions, `{"tools":["a"]}`, 400, "invalid_request", "tools[0]"),
 		post("a tool as a number", sessions, `{"tools":[1]}`, 400, "invalid_request", "tools[0]"),
 		post("ttl 0", sessions, `{"ttlMs":0}`, 400, "limit_out_of_range", "ttlMs"),

@@ -11,7 +11,7 @@ func describe(schemas map[string]*huma.Schema) {
 			if p.Description != "" {
 				continue
 			}
-			for _, known := range []map[string]string{descriptions, contextDescriptions, historyDescriptions} {
+			for _, known := range []map[string]string{descriptions, contextDescriptions, historyDescriptions, toolDescriptions} {
 				if own, ok := known[name+"."+property]; ok {
 					p.Description = own
 					break
@@ -30,7 +30,7 @@ var descriptions = map[string]string{
 	"capturedBytes": "raw bytes that the log holds and pages give", "change": "what happened to the path", "changedFilesListed": "changed files on one receipt; the rest is paged",
 	"code": "for programs", "codeBytes": "bytes of source", "commit": "the state of the workspace after the run", "complete": "the run has ended and nextOffset is the end of the stream",
 	"artifactIds": "retained files with the forms that are too large for data, by MIME type", "cell": "cells of a context: its number in the interpreter, from 1", "contextId": "the context whose cell it is", "connections": "connection aliases the code may use", "contents": "admin keys: may also read code, output and files", "cpus": "processors", "createdAt": "when it was made",
-	"createdByKey": "the key that made it", "default": "the size of a session that names none", "deletedAt": "when it was deleted", "data": "each form by its MIME type: text as a string, JSON types as JSON, everything else in base64", "displayId": "a later result with the same one replaces it", "index": "within the run, from 0", "metadata": "what the code said about it", "dependencies": "what a reader must also have access to; empty until tools exist",
+	"createdByKey": "the key that made it", "default": "the size of a session that names none", "deletedAt": "when it was deleted", "data": "each form by its MIME type: text as a string, JSON types as JSON, everything else in base64", "displayId": "a later result with the same one replaces it", "index": "within the run, from 0", "metadata": "what the code said about it",
 	"derivedFrom": "retained files that went into it", "description": "what it is good for", "detail": "counts and flags", "downloadPath": "path of the contents; needs authorisation",
 	"driver": "what isolates the code", "durationMs": "wall time of the program", "encoding": "how text is written", "endedAt": "when the session was closed or expired",
 	"exclusive": "no other run was active meanwhile: the changes are this run's", "executionId": "the run's id", "exitCode": "of the program; null until it ended, or if a signal ended it",
@@ -55,7 +55,7 @@ var descriptions = map[string]string{
 	"tools": "tools the code may call, at exact versions", "total": "how many there are", "totalBytes": "raw bytes that the program wrote", "truncated": "the program wrote more than was captured", "type": "file, dir or symlink",
 	"user": "user id", "tenantName": "direct keys: the tenant's name, as it was given", "userName": "direct keys: the user's name, as it was given", "version": "exact version", "workspaceBytes": "bytes of the workspace", "workspaceFiles": "files, directories and links of the workspace",
 
-	"ChangedFile.size": "bytes of a file", "CreatedKey.session": "the one session it may touch", "Event.kind": "status, output, result, file, files or terminal", "Event.stream": "output: the stream", "Event.text": "output: the bytes as text; never cut inside a character",
+	"ChangedFile.size": "bytes of a file", "CreatedKey.session": "the one session it may touch", "Event.kind": "status, output, result, file, files, call or terminal", "Event.stream": "output: the stream", "Event.text": "output: the bytes as text; never cut inside a character",
 	"Key.session": "the one session it may touch", "Limits.timeoutMs": "default wall time of a run", "LimitsInput.workspaceBytes": "bytes of the workspace; at least 1 MiB", "LimitsInput.memoryBytes": "memory of user code; at least 32 MiB",
 	"Notice.detail": "in words", "Outputs.stderr": "standard error", "Outputs.stdout": "standard output", "OutputPage.offset": "where the page begins, in raw bytes", "OutputPage.text": "the page: text, or base64",
 	"Problem.status": "of the answer", "Result.type": "structured, value, display, error or clear", "Result.truncated": "a form was too large to keep", "Receipt.session": "the session as it is now", "Revision.revision": "its number, from 1", "Revision.size": "sandbox size", "Session.size": "sandbox size", "Session.kind": "personal acts as its owner, business binds one end user",

@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/identity"
+	"github.com/workbenchdev/workbench/internal/store"
 )
 
 // TestEveryOperation uses every operation of the document with success, so
@@ -84,6 +87,7 @@ func TestEveryOperation(t *testing.T) {
 	w.Do("POST", base+"/close", key, "").Want(200)
 	w.Do("GET", base+"/events", key, "").Want(200)
 
+	w.useTools(admin, key)
 	w.Do("GET", "/v1/workbench/runtime-tiers", key, "").Want(200)
 	w.Do("GET", "/v1/workbench/audit?action=run.submit", admin, "").Want(200)
 	w.Do("DELETE", "/v1/workbench/keys/"+made.Text("id"), admin, "").Want(200)
@@ -93,6 +97,98 @@ func TestEveryOperation(t *testing.T) {
 	if missing := w.checker.NeverSucceeded(); len(missing) > 0 {
 		t.Errorf("operations that were not exercised: %v", missing)
 	}
+}
+
+// useTools uses every operation on tools, rules, receipts and approvals.
+func (w *world) useTools(admin, key string) {
+	w.t.Helper()
+	const v1 = "/v1/workbench"
+	w.Do("PUT", v1+"/apps/crm", admin, appOfStage).Want(200)
+	w.Do("POST", v1+"/apps/crm/import", admin, "").Want(200)
+	w.Do("GET", v1+"/apps", admin, "").Want(200)
+	w.Do("GET", v1+"/apps/crm", admin, "").Want(200)
+	if got := w.Do("GET", v1+"/tools?query=lookup", key, "").Want(200).Text("items.0.version"); got != "1" {
+		w.t.Errorf("the tool's version is %q", got)
+	}
+	conn := v1 + "/connections/" + w.Do("POST", v1+"/connections", admin, `{"alias":"support","provider":"crm","auth":"bearer","credentials":{"token":"a-token"}}`).Want(201).Text("id")
+	w.Do("GET", v1+"/connections", admin, "").Want(200)
+	w.Do("GET", conn, admin, "").Want(200)
+	w.Do("POST", conn+"/rotate", admin, `{"credentials":{"token":"another"},"expectedCurrentVersion":1}`).Want(200)
+	w.Do("POST", conn+"/rotate", admin, `{"credentials":{"token":"another"},"expectedCurrentVersion":1}`).Want(412)
+	rules, err := json.Marshal(map[string]any{"put": []any{map[string]string{"name": "all", "text": `permit(principal, action == Action::"call", resource);
+		permit(principal, action == Action::"requireApproval", resource); permit(principal, action in [Action::"approve", Action::"approveRun"], resource);`}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Do("POST", v1+"/rules/check", admin, `{"rules":[{"name":"x","text":"permit("}]}`).Want(200)
+	w.Do("POST", v1+"/rules", admin, string(rules)).Want(200)
+	w.Do("GET", v1+"/rules", admin, "").Want(200)
+
+	session, out := w.sessionWithTools(key)
+	_, boss := w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "boss", Scopes: []workbench.Scope{workbench.ScopeRead, workbench.ScopeApprove}})
+	var waiting []string
+	for range 2 {
+		r, err := w.parts.tools.Call(w.t.Context(), govern.Caller{Session: session, Run: out.run, Epoch: out.epoch}, govern.CallRequest{Tool: "crm.lookup"})
+		if err != nil || r.Status != workbench.CallPending {
+			w.t.Fatalf("the call is %s (%v)", r.Status, err)
+		}
+		waiting = append(waiting, r.ID)
+	}
+	w.Do("POST", v1+"/rules/explain", admin, `{"receipt":"`+waiting[0]+`"}`).Want(200)
+	if got := w.Do("GET", v1+"/approvals", boss, "").Want(200).Text("items.0.id"); got != waiting[1] {
+		w.t.Errorf("what waits begins with %s, want %s", got, waiting[1])
+	}
+	w.Do("GET", v1+"/receipts?session="+session.ID, key, "").Want(200)
+	w.Do("POST", v1+"/receipts/"+waiting[0]+"/approve", boss, "").Want(200)
+	w.Do("POST", v1+"/receipts/"+waiting[1]+"/deny", boss, `{"reason":"no"}`).Want(200)
+	if got := w.Do("GET", v1+"/receipts/"+waiting[1], key, "").Want(200).Text("status"); got != "denied" {
+		w.t.Errorf("the denied call is %s", got)
+	}
+	for _, verdict := range []string{"/approve", "/deny"} {
+		held := w.hold(session)
+		w.Do("GET", v1+"/approvals/runs", boss, "").Want(200)
+		w.Do("POST", v1+"/runs/"+held+verdict, boss, "").Want(200)
+	}
+	w.Do("DELETE", conn, admin, "").Want(200)
+	w.Do("DELETE", v1+"/apps/crm", admin, "").Want(204)
+	w.Do("GET", v1+"/audit/export?after=1", admin, "").Want(200)
+	if got := w.Do("GET", v1+"/audit/verify", admin, "").Want(200).Text("intact"); got != "true" {
+		w.t.Errorf("the trail is not intact: %s", got)
+	}
+}
+
+// sessionWithTools is a session that allows crm.lookup, and a run of it that is
+// out.
+func (w *world) sessionWithTools(key string) (workbench.Session, *running) {
+	w.t.Helper()
+	s, err := w.db.Session(w.t.Context(), workbench.SystemPrincipal(), w.MustSession(key))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	s.ID, s.Tools = workbench.NewID(workbench.KindSession), []workbench.ToolRef{{Name: "crm.lookup", Version: "1"}}
+	owner := workbench.Principal{ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID, KeyKind: workbench.KeyDirect}
+	if err := w.db.CreateSession(w.t.Context(), owner, s, workbench.Revision{Number: 1, Tools: s.Tools, Limits: s.Limits, Size: s.Size, CreatedAt: s.CreatedAt}); err != nil {
+		w.t.Fatal(err)
+	}
+	return s, w.engine.MustStart(w.t, w.MustSubmit(key, s.ID))
+}
+
+// hold admits a run that has to be approved.
+func (w *world) hold(s workbench.Session) string {
+	w.t.Helper()
+	owner := workbench.Principal{ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID, KeyKind: workbench.KeyDirect}
+	id := workbench.NewID(workbench.KindRun)
+	sealed, err := w.parts.sealer.SealBytes(w.t.Context(), s.TenantID, "spec", id, []byte(`{"language":"bash","code":"ls"}`))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	now := w.clock.Now()
+	_, _, err = w.db.Admit(w.t.Context(), owner, store.Admission{Hold: &workbench.Approval{State: workbench.ApprovalPending, Rules: []string{}, ExpiresAt: now.Add(time.Hour)},
+		Run: workbench.Run{ID: id, SessionID: s.ID, Lane: workbench.LaneBackground, Language: workbench.Bash, TimeoutMs: 1000, CreatedAt: now, Sealed: sealed}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return id
 }
 
 // useHistory uses every operation on the workspace of a session and its commits.

@@ -234,6 +234,9 @@ func (b *documenter) problems(r Route, op *huma.Operation) {
 	if r.Target != "" || r.Tag == "runs" {
 		codes = append(codes, workbench.CodeNotFound)
 	}
+	if r.Admin == AdminContents {
+		codes = append(codes, workbench.CodeAccessDenied)
+	}
 	if r.takesJSON() {
 		codes = append(codes, workbench.CodeBodyTooLarge, workbench.CodeUnsupportedMedia)
 	}

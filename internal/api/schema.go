@@ -39,6 +39,11 @@ func newRegistry() huma.Registry {
 	alias[workbench.LossReason, lossReasonSchema](r)
 	alias[workbench.LostContextPolicy, lostContextSchema](r)
 	alias[workbench.ResultType, resultTypeSchema](r)
+	alias[workbench.AppKind, appKindSchema](r)
+	alias[workbench.AuthKind, authKindSchema](r)
+	alias[workbench.ToolState, toolStateSchema](r)
+	alias[workbench.CallStatus, callStatusSchema](r)
+	alias[workbench.ApprovalState, approvalStateSchema](r)
 	return r
 }
 
@@ -85,7 +90,22 @@ type (
 	lossReasonSchema       struct{}
 	lostContextSchema      struct{}
 	resultTypeSchema       struct{}
+	appKindSchema          struct{}
+	authKindSchema         struct{}
+	toolStateSchema        struct{}
+	callStatusSchema       struct{}
+	approvalStateSchema    struct{}
 )
+
+func (appKindSchema) Schema(huma.Registry) *huma.Schema    { return enum(workbench.AppKinds()...) }
+func (authKindSchema) Schema(huma.Registry) *huma.Schema   { return enum(workbench.AuthKinds()...) }
+func (callStatusSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.CallStatuses()...) }
+func (toolStateSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.ToolCurrent, workbench.ToolSuperseded, workbench.ToolWithdrawn)
+}
+func (approvalStateSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.ApprovalPending, workbench.ApprovalApproved, workbench.ApprovalDenied, workbench.ApprovalExpired, workbench.ApprovalRevoked)
+}
 
 func (statusSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.Statuses()...) }
 func (reasonSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.Reasons()...) }
@@ -114,7 +134,7 @@ func (scopeSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.ScopeExecute, workbench.ScopeRead, workbench.ScopeApprove, workbench.ScopeManage)
 }
 func (originSchema) Schema(huma.Registry) *huma.Schema {
-	return enum(workbench.OriginUpload, workbench.OriginSave, workbench.OriginKeep, workbench.OriginOverflow, workbench.OriginResult, workbench.OriginExpiry)
+	return enum(workbench.OriginUpload, workbench.OriginSave, workbench.OriginKeep, workbench.OriginOverflow, workbench.OriginResult, workbench.OriginExpiry, workbench.OriginTool)
 }
 func (changeSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.ChangeAdded, workbench.ChangeModified, workbench.ChangeRemoved)

@@ -213,7 +213,7 @@ func (s *stage) ask(r api.Route, secret string, headers []string) exchange {
 	path := strings.ReplaceAll(r.Pattern, "{id}", map[workbench.IDKind]string{
 		workbench.KindSession: s.session, workbench.KindRun: s.run, workbench.KindArtifact: s.file, workbench.KindKey: s.victim, workbench.KindCommit: s.commit,
 		workbench.KindReceipt: s.receipt, workbench.KindConnect: s.connection}[r.Target])
-	path = strings.NewReplacer("{context}", contextOfStage, "{index}", "0", "{app}", "crm").Replace(path)
+	path = strings.NewReplacer("{context}", contextOfStage, "{index}", "0", "{app}", map[bool]string{true: "made", false: "crm"}[r.ID == "putApp"]).Replace(path)
 	body := map[string]string{
 		"createContext": `{"language":"bash"}`,
 		"submitRun":     `{"language":"bash","code":"ls"}`, "runCode": `{"sessionId":"` + s.session + `","language":"bash","code":"ls"}`,

@@ -56,6 +56,9 @@ func TestPublicMCPServers(t *testing.T) {
 	w := mustWorld(t, func(o *server.Options) { o.ToolPrograms = true })
 	w.rules(t, "access", allowAll)
 	stdio := func(program string, env map[string]string, args ...string) map[string]any {
+		if env == nil {
+			env = map[string]string{}
+		}
 		return map[string]any{"kind": "mcp_stdio", "config": map[string]any{"command": "node", "args": append([]string{program}, args...), "env": env}}
 	}
 	t.Run("everything over stdio", func(t *testing.T) {

@@ -118,6 +118,9 @@ func (x *execution) settle(ctx context.Context) error {
 	x.run.DurationMs = x.result.Duration.Milliseconds()
 	x.run.PeakMemoryBytes = x.result.PeakBytes
 	x.lookForKills(ctx)
+	if x.exhausted.Load() {
+		x.result.LimitsHit = append(x.result.LimitsHit, workbench.LimitToolCalls)
+	}
 	x.run.LimitsHit = append(x.run.LimitsHit, x.result.LimitsHit...)
 	made, err := x.committed(ctx)
 	if err != nil {
@@ -286,9 +289,6 @@ func (x *execution) count(ctx context.Context) {
 	x.run.Outputs.Stderr = x.streamInfo(ctx, workbench.Stderr, x.result.Total.Stderr)
 	if x.run.Outputs.Stdout.Truncated || x.run.Outputs.Stderr.Truncated {
 		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitOutput)
-	}
-	if x.exhausted.Load() {
-		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitToolCalls)
 	}
 	if x.full.Load() {
 		x.run.LimitsHit = append(x.run.LimitsHit, workbench.LimitFiles)

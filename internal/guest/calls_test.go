@@ -416,6 +416,7 @@ func (w *slowly) answer(ctx context.Context, op string, args map[string]any) (an
 // TestCallsWithoutAwait: what was called completes before the run, or the cell, has
 // ended, within its time limit.
 func TestCallsWithoutAwait(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	takes := callsTake
 	if sandboxtest.Soak() {
 		takes = 20 * time.Second
@@ -469,6 +470,7 @@ const callsTake = 7 * time.Second
 
 // TestCallsDieWithTheirRun: at the time limit, and when the run is cancelled.
 func TestCallsDieWithTheirRun(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	onDefault(t, func(t *testing.T, s *session) {
 		for name, c := range map[string]struct {
 			r      guestwire.ExecRequest
@@ -594,10 +596,11 @@ print(n.count("succeeded"), n.count("tool_calls_exhausted"))
 // TestACallerMayBeBusy: who has connected and has other things to do before it
 // writes has its answer all the same.
 func TestACallerMayBeBusy(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := MustSession(t, oci.Runsc)
 	var runs []*run
 	for _, r := range []guestwire.ExecRequest{
-		request(workbench.JavaScript, "arc0.call('your_app.lookup').then((r) => console.log(r.status)); for (const end = Date.now() + 12_000; Date.now() < end;) {}"),
+		request(workbench.JavaScript, "arc0.call('your_app.lookup').then((r) => console.log(r.status)); Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 12_000)"),
 		request(workbench.Python, `
 import json, os, socket, time
 with socket.socket(socket.AF_UNIX) as c:

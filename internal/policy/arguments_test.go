@@ -101,7 +101,7 @@ func TestHostileArraysAreCheap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			start := time.Now()
 			wantAllowed(t, set.Decide(call(`{"x":[`+strings.Join(values, ",")+`]}`)), "a#1")
-			if took := time.Since(start); took > 2*time.Second { // of about 10 ms
+			if took := time.Since(start); took > 3*time.Second { // of some milliseconds
 				t.Errorf("it took %v", took)
 			}
 		})

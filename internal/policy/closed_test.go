@@ -69,6 +69,13 @@ func TestErrorsOfGatesFailClosed(t *testing.T) {
 	}
 }
 
+func TestErrorsAreBounded(t *testing.T) {
+	d := mustCompile(t, strings.Repeat(when("permit", policy.ActionCall, errs), 30)).Decide(request(policy.ActionCall))
+	if len(d.Errors) != 21 || d.Errors[20] != "and 10 more" {
+		t.Errorf("got %q", d.Errors)
+	}
+}
+
 // TestEveryMixture goes through all sets of policies that apply, do not, or err.
 func TestEveryMixture(t *testing.T) {
 	kinds := []struct{ effect, condition string }{

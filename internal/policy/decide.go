@@ -11,8 +11,12 @@ import (
 	"github.com/workbenchdev/workbench"
 )
 
-// maxWhys bounds what several rules together say about why they ask, in bytes.
-const maxWhys = 2000
+const (
+	// maxWhys bounds what several rules together say about why they ask, in bytes.
+	maxWhys = 2000
+	// maxErrors bounds the errors that a decision lists.
+	maxErrors = 20
+)
 
 // outcome is what the policies came to for one request. Each list is in order of
 // ids.
@@ -143,7 +147,10 @@ func (o outcome) gate() Decision {
 
 func (o outcome) errors() []string {
 	var out []string
-	for _, f := range o.failed {
+	for i, f := range o.failed {
+		if i == maxErrors {
+			return append(out, fmt.Sprintf("and %d more", len(o.failed)-i))
+		}
 		out = append(out, f.id+": "+f.message)
 	}
 	return out

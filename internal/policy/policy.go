@@ -55,8 +55,8 @@ type Decision struct {
 	// Rules that decided, sorted, never nil: the permits of what is allowed, the
 	// forbids of what is denied or exempted.
 	Rules []string
-	// Errors are what could not be evaluated, as "<rule>: <why>", sorted. They
-	// hold no argument's value.
+	// Errors are what could not be evaluated, as "<rule>: <why>", sorted; past 20,
+	// the last says how many more there are. They hold no argument's value.
 	Errors []string
 	// Expiry and Why are those of an approval that is required: the shortest
 	// @expiry of the rules that ask for it, or the default, and their @why.

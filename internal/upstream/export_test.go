@@ -40,3 +40,10 @@ func (c *Clients) Uses(connection string, version int64) int {
 	}
 	return n
 }
+
+// Sessions is how many sessions there are.
+func (c *Clients) Sessions() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.sessions)
+}

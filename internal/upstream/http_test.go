@@ -174,7 +174,7 @@ func echoSecret(w http.ResponseWriter, r *http.Request) {
 
 // httpApp is an app of one endpoint for each path of the oracle.
 func httpApp(base string, paths ...string) workbench.App {
-	app := workbench.App{ProjectID: "prj_1", Name: "web", Kind: workbench.AppHTTP, Config: workbench.AppConfig{URL: base, TimeoutMs: 2000}}
+	app := workbench.App{ProjectID: "prj_1", Name: "web", Kind: workbench.AppHTTP, Config: workbench.AppConfig{URL: base, TimeoutMs: 60_000}}
 	for _, p := range paths {
 		for _, method := range []string{"GET", "POST"} {
 			app.Config.Endpoints = append(app.Config.Endpoints, workbench.Endpoint{
@@ -205,10 +205,13 @@ func TestWhatBecomesOfACall(t *testing.T) {
 	} {
 		for _, method := range []string{"GET", "POST"} {
 			t.Run(method+c.path, func(t *testing.T) {
+				t.Parallel()
 				o := mustOracle(t)
 				w := mustWorld(t, upstream.Options{})
 				app := httpApp(o.URL, c.path)
-				app.Config.TimeoutMs = 1000
+				if c.code == workbench.CodeToolTimeout {
+					app.Config.TimeoutMs = 3000
+				}
 				tool := w.mustTools(app, nil)[method+c.path]
 				_, err := w.ask(t.Context(), app, tool, `{}`, bearer())
 				e := w.mustFail(err, c.code, c.uncertain)
@@ -314,7 +317,7 @@ func TestGivingUp(t *testing.T) {
 	_, err = w.ask(ctx, app, tool, `{}`, nil)
 	w.mustFail(err, workbench.CodeCancelled, true)
 
-	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err = w.ask(ctx, app, tool, `{}`, nil)
 	w.mustFail(err, workbench.CodeToolTimeout, true)
@@ -553,7 +556,7 @@ func TestASlowHeader(t *testing.T) {
 	})
 	w := mustWorld(t, upstream.Options{})
 	app := httpApp("http://"+listener.Addr().String(), "/x")
-	app.Config.TimeoutMs = 200
+	app.Config.TimeoutMs = 1000
 	_, err = w.ask(t.Context(), app, w.mustTools(app, nil)["GET/x"], `{}`, nil)
 	w.mustFail(err, workbench.CodeToolTimeout, true)
 	wg.Wait()

@@ -19,7 +19,7 @@ import (
 )
 
 func mcpApp(url string) workbench.App {
-	return workbench.App{ProjectID: "prj_1", Name: "remote", Kind: workbench.AppMCPHTTP, Config: workbench.AppConfig{URL: url, TimeoutMs: 3000}}
+	return workbench.App{ProjectID: "prj_1", Name: "remote", Kind: workbench.AppMCPHTTP, Config: workbench.AppConfig{URL: url, TimeoutMs: 60_000}}
 }
 
 func TestAnMCPServerOfTheSDK(t *testing.T) {
@@ -286,9 +286,13 @@ func TestWhatBecomesOfAnMCPCall(t *testing.T) {
 		{"refuse", workbench.CodeToolFailed, false, ""},
 	} {
 		t.Run(c.tool, func(t *testing.T) {
+			t.Parallel()
 			o := mustMCPOracle(t)
 			w := mustWorld(t, upstream.Options{})
 			app := mcpApp(o.URL)
+			if c.code == workbench.CodeToolTimeout {
+				app.Config.TimeoutMs = 3000
+			}
 			tools := w.mustTools(app, bearer())
 			a, err := w.ask(t.Context(), app, tools[c.tool], `{"a":1}`, bearer())
 			if c.code == "" {

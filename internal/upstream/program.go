@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -57,6 +58,9 @@ func startProgram(app workbench.App, secret string, changed func(), red *redact.
 	if err != nil {
 		return nil, errStart("is not there", err)
 	}
+	if err := closeInherited(); err != nil {
+		return nil, errStart("cannot be kept from the server's open files", err)
+	}
 	if p.dir, err = os.MkdirTemp("", "workbench-app-"); err != nil {
 		return nil, errStart("has no directory to work in", err)
 	}
@@ -101,6 +105,22 @@ func startProgram(app workbench.App, secret string, changed func(), red *redact.
 	p.wg.Go(func() { p.wait(said, heard) })
 	return p, nil
 }
+
+// closeInherited keeps what this process was started with, beyond stdin, stdout
+// and stderr, from the programs that it starts. What Go opens is kept from them
+// already.
+var closeInherited = sync.OnceValue(func() error {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range open {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
+	return nil
+})
 
 func errStart(what string, err error) error {
 	return certain(workbench.E(workbench.CodeToolUnavailable, "the app's program %s", what).

@@ -30,7 +30,6 @@ type governed = api.Tools
 type desk struct {
 	governed // what a test does not set up must not be called: it is nil
 	identity
-	audit
 
 	mu    sync.Mutex
 	did   []string // what was asked, by method of the face's neighbours

@@ -11,9 +11,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"os"
 	"time"
 
@@ -45,12 +48,18 @@ func main() {
 type suite struct {
 	clients *upstream.Clients
 	app     workbench.App
+	grant   *upstream.Grant
 	tools   map[string]workbench.Tool
 	order   []string
 }
 
 // scenario does what a scenario of the suite looks at.
 func (s *suite) scenario(ctx context.Context, name, given string) error {
+	if name == "auth/client-credentials-basic" {
+		if err := s.logIn(ctx, given); err != nil {
+			return err
+		}
+	}
 	if err := s.list(ctx); err != nil {
 		return err
 	}
@@ -76,7 +85,7 @@ func (s *suite) scenario(ctx context.Context, name, given string) error {
 
 // list imports the server's tools.
 func (s *suite) list(ctx context.Context) error {
-	got, err := s.clients.Import(ctx, s.app, nil)
+	got, err := s.clients.Import(ctx, s.app, s.grant)
 	if err != nil {
 		return fmt.Errorf("listing tools: %w", err)
 	}
@@ -100,7 +109,7 @@ func (s *suite) call(ctx context.Context, name, args string) error {
 	if !ok {
 		return fmt.Errorf("the server offers no tool %s", name)
 	}
-	a, err := s.clients.Call(ctx, s.app, tool, json.RawMessage(args), nil)
+	a, err := s.clients.Call(ctx, s.app, tool, json.RawMessage(args), s.grant)
 	if err != nil {
 		return fmt.Errorf("calling %s: %w", name, err)
 	}
@@ -125,4 +134,56 @@ func (s *suite) callsOf(ctx context.Context, given string) error {
 		}
 	}
 	return nil
+}
+
+// logIn makes a grant of the client credentials that the suite gives. Where the
+// token endpoint is, an operator would look up and write into the connection.
+func (s *suite) logIn(ctx context.Context, given string) error {
+	var client struct {
+		ID     string `json:"client_id"`
+		Secret string `json:"client_secret"`
+	}
+	if err := json.Unmarshal([]byte(given), &client); err != nil {
+		return fmt.Errorf("the scenario's context: %w", err)
+	}
+	at, err := url.Parse(s.app.Config.URL)
+	if err != nil {
+		return err
+	}
+	var resource struct {
+		Servers []string `json:"authorization_servers"`
+	}
+	if err := look(ctx, at.Scheme+"://"+at.Host+"/.well-known/oauth-protected-resource"+at.Path, &resource); err != nil {
+		return err
+	}
+	if len(resource.Servers) == 0 {
+		return errors.New("the server names no authorization server")
+	}
+	var server struct {
+		Token string `json:"token_endpoint"`
+	}
+	if err := look(ctx, resource.Servers[0]+"/.well-known/oauth-authorization-server", &server); err != nil {
+		return err
+	}
+	s.grant = &upstream.Grant{ConnectionID: "con_suite", Version: 1, Auth: workbench.AuthOAuthClient, Credentials: workbench.Credentials{
+		TokenURL: server.Token, ClientID: client.ID, ClientSecret: client.Secret,
+	}}
+	return nil
+}
+
+// look reads a JSON document of the suite.
+func look(ctx context.Context, at string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: status %d", at, resp.StatusCode)
+	}
+	return json.NewDecoder(resp.Body).Decode(into)
 }
