@@ -21,7 +21,7 @@ import (
 var update = flag.Bool("update", false, "write docs/cli.md's table of exit statuses")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"workbench": func() { os.Exit(Main()) }})
+	testscript.Main(m, map[string]func(){"workbench": func() { os.Exit(Main()) }, "echo-mcp": echoMCP})
 }
 
 // hermetic takes this host's settings out of a test's environment.

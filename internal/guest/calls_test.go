@@ -89,12 +89,9 @@ func (s *session) with(t testing.TB, r guestwire.ExecRequest, answer func(contex
 
 // bothWays are a program and a cell.
 func bothWays(lang workbench.Language, source string) map[string]guestwire.ExecRequest {
-	context := "calls-py"
-	switch lang {
-	case workbench.JavaScript, workbench.TypeScript:
-		context = "calls-js"
-	case workbench.Bash:
-		context = "calls-sh"
+	context := "calls-" + string(lang)
+	if lang == workbench.TypeScript {
+		context = "calls-" + string(workbench.JavaScript)
 	}
 	return map[string]guestwire.ExecRequest{"run": request(lang, source), "cell": inContext(context, lang, source)}
 }
@@ -521,7 +518,7 @@ func TestCallsDieWithTheirRun(t *testing.T) {
 				begun := w.begun.Load()
 				c.r.Source = []byte("1 + 1")
 				after := &slowly{}
-				o, h = s.with(t, c.r, after.answer)
+				o, _ = s.with(t, c.r, after.answer)
 				o.want(t, 0, "")
 				o.wantShown(t, "result 2")
 				if after.begun.Load() != 0 || w.begun.Load() != begun || o.stderr != "" {

@@ -193,7 +193,7 @@ func (h *host) Call(ctx context.Context, c guestwire.BrokerCall) (json.RawMessag
 func (h *host) passedOn(ctx context.Context, c guestwire.BrokerCall) (json.RawMessage, error) {
 	var args map[string]any
 	if err := json.Unmarshal(c.Args, &args); err != nil || c.Content != nil || !guestwire.PassedOn(c.Op) {
-		return nil, fmt.Errorf("%s: %v, content %v", c.Op, err, c.Content)
+		return nil, fmt.Errorf("%s with content %v: %w", c.Op, c.Content, err)
 	}
 	h.mu.Lock()
 	h.asked = append(h.asked, asked{c.Op, string(c.Args)})

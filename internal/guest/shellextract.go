@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -9,7 +10,7 @@ import (
 // extractText has Python read a document, whose libraries for that are in the
 // image.
 func extractText(args []string) (int, error) {
-	c := exec.Command("python3", append([]string{libDir + "/python/workbench_extract.py"}, args...)...)
+	c := exec.CommandContext(context.Background(), "python3", append([]string{libDir + "/python/workbench_extract.py"}, args...)...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err := c.Run()
 	var ended *exec.ExitError

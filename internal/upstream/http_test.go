@@ -41,8 +41,8 @@ func mustOracle(t *testing.T) *oracle {
 	o.Server = httptest.NewServer(http.HandlerFunc(o.serve))
 	t.Cleanup(func() {
 		close(o.release)
-		o.Server.CloseClientConnections()
-		o.Server.Close()
+		o.CloseClientConnections()
+		o.Close()
 	})
 	return o
 }
@@ -85,15 +85,15 @@ func (o *oracle) serve(w http.ResponseWriter, r *http.Request) {
 		}
 	case "/500":
 		w.Header().Set("Content-Type", "text/plain")
-		w.WriteHeader(500)
+		w.WriteHeader(http.StatusInternalServerError)
 		fmt.Fprint(w, "it broke after ", r.Header.Get("Authorization"))
 	case "/404":
-		w.WriteHeader(404)
+		w.WriteHeader(http.StatusNotFound)
 		fmt.Fprint(w, `{"error":"no such thing"}`)
 	case "/401":
-		w.WriteHeader(401)
+		w.WriteHeader(http.StatusUnauthorized)
 	case "/429":
-		w.WriteHeader(429)
+		w.WriteHeader(http.StatusTooManyRequests)
 	case "/cut":
 		o.cut(w, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"half\":")
 	case "/cut-before":
@@ -141,7 +141,7 @@ func (o *oracle) serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "image/png")
 		_, _ = w.Write([]byte{0x89, 'P', 'N', 'G', 0})
 	case "/empty":
-		w.WriteHeader(204)
+		w.WriteHeader(http.StatusNoContent)
 	case "/echo-secret":
 		echoSecret(w, r)
 	default:
@@ -500,7 +500,7 @@ func TestASecretAtTheCutOfAnError(t *testing.T) {
 	secret := strings.Repeat("0123456789abcdef", 60)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
-		w.WriteHeader(400)
+		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprint(w, strings.Repeat(secret+" ", 100))
 	}))
 	defer s.Close()

@@ -73,8 +73,8 @@ func mustMCPOracle(t *testing.T) *mcpOracle {
 	o.Server = httptest.NewServer(o)
 	t.Cleanup(func() {
 		close(o.release)
-		o.Server.CloseClientConnections()
-		o.Server.Close()
+		o.CloseClientConnections()
+		o.Close()
 	})
 	return o
 }
@@ -115,9 +115,9 @@ func (o *mcpOracle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodGet:
 		o.resume(w, r)
 	case r.Method == http.MethodDelete:
-		w.WriteHeader(204)
+		w.WriteHeader(http.StatusNoContent)
 	case len(m.ID) == 0:
-		w.WriteHeader(202)
+		w.WriteHeader(http.StatusAccepted)
 	case m.Method == "initialize":
 		w.Header().Set("Mcp-Session-Id", "s-1")
 		answer(w, m.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"oracle","version":"1"}}`)
@@ -154,7 +154,7 @@ func event(w http.ResponseWriter, id string, data string) {
 func (o *mcpOracle) resume(w http.ResponseWriter, r *http.Request) {
 	last, id, _ := strings.Cut(r.Header.Get("Last-Event-ID"), "/")
 	if last != "ev" {
-		w.WriteHeader(405)
+		w.WriteHeader(http.StatusMethodNotAllowed)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -172,15 +172,15 @@ func (o *mcpOracle) call(w http.ResponseWriter, r *http.Request, id json.RawMess
 		case <-r.Context().Done():
 		}
 	case "500":
-		http.Error(w, "broke with "+r.Header.Get("Authorization"), 500)
+		http.Error(w, "broke with "+r.Header.Get("Authorization"), http.StatusInternalServerError)
 	case "500-rpc", "400-rpc":
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(map[string]int{"500-rpc": 500, "400-rpc": 400}[name])
 		fmt.Fprint(w, rpc+`"error":{"code":-32000,"message":"broke"}}`)
 	case "404":
-		http.Error(w, "session not found", 404)
+		http.Error(w, "session not found", http.StatusNotFound)
 	case "401":
-		http.Error(w, "", 401)
+		http.Error(w, "", http.StatusUnauthorized)
 	case "302":
 		http.Redirect(w, r, "http://127.0.0.1:1/"+canary, http.StatusTemporaryRedirect)
 	case "cut", "cut-before":
@@ -302,8 +302,12 @@ func TestWhatBecomesOfAnMCPCall(t *testing.T) {
 			} else {
 				w.mustFail(err, c.code, c.uncertain)
 			}
-			if done, _, _, _, _ := o.counts(); !slices.Equal(done, []string{c.tool}) {
+			done, _, _, resumed, _ := o.counts()
+			if !slices.Equal(done, []string{c.tool}) {
 				t.Errorf("done: %q", done)
+			}
+			if (c.tool == "resume") != (resumed > 0) {
+				t.Errorf("a stream was taken up again %d times", resumed)
 			}
 			// The next call works, whatever became of this one.
 			if a, err := w.ask(t.Context(), app, tools["say"], ``, bearer()); err != nil || string(a.Result) != `"done"` {
@@ -434,14 +438,14 @@ func TestAListWithoutEnd(t *testing.T) {
 		_ = json.NewDecoder(r.Body).Decode(&m)
 		switch {
 		case len(m.ID) == 0:
-			w.WriteHeader(202)
+			w.WriteHeader(http.StatusAccepted)
 		case m.Method == "initialize":
 			answer(w, m.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"endless","version":"1"}}`)
 		case m.Method == "tools/list":
 			n++
 			answer(w, m.ID, fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{"type":"object"}}],"nextCursor":"c%d"}`, n, n))
 		default:
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 		}
 	}))
 	defer s.Close()

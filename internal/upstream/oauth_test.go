@@ -67,11 +67,11 @@ func (e *tokenEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, body)
 		return
 	case user != "client-1" || pass != canary || basic == e.formed:
-		w.WriteHeader(401)
+		w.WriteHeader(http.StatusUnauthorized)
 		fmt.Fprint(w, `{"error":"invalid_client","error_description":"not `+pass+`"}`)
 		return
 	case r.Form.Get("grant_type") == "refresh_token" && r.Form.Get("refresh_token") != e.refresh:
-		w.WriteHeader(400)
+		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprint(w, `{"error":"invalid_grant"}`)
 		return
 	}

@@ -221,22 +221,23 @@ func addQuery(q url.Values, p parameter, v json.RawMessage) error {
 	if string(v) == "null" {
 		return nil
 	}
-	var items []json.RawMessage
-	if p.Style != "json" && p.Style != "deep" && json.Unmarshal(v, &items) == nil {
-		return addItems(q, p, items)
-	}
-	var members map[string]json.RawMessage
-	if p.Style != "deep" || json.Unmarshal(v, &members) != nil {
-		q.Add(p.Name, string(v)) // as JSON: nothing else is said of it
+	var value any
+	if p.Style == "json" || json.Unmarshal(v, &value) != nil {
+		q.Add(p.Name, string(v))
 		return nil
 	}
-	for key, member := range members {
-		text, ok := scalar(member)
-		if !ok {
-			return errArgument("args."+p.Arg, "must hold texts, numbers and booleans alone: it becomes part of a query")
-		}
-		q.Add(p.Name+"["+key+"]", text)
+	members, deep := value.(map[string]any)
+	switch _, list := value.([]any); {
+	case list:
+		return addItems(q, p, v)
+	case deep && p.Style == "deep":
+		return addMembers(q, p, v, members)
 	}
+	q.Add(p.Name, string(v)) // as JSON: nothing else is said of it
+	return nil
+}
+
+func addMembers(q url.Values, p parameter, v json.RawMessage, _ map[string]any) error {
 	return nil
 }
 

@@ -174,7 +174,7 @@ function rewrite(source, file) {
     }
   }
   const last = tree.body.at(-1);
-  if (last?.type === 'ExpressionStatement' && !last.directive) {
+  if (last?.type === 'ExpressionStatement') { // a text alone is one too, and no directive to anybody
     edits.put(last.start, last.start, 'return { value: (');
     edits.put(last.expression.end, last.end, `${source.slice(last.expression.end, last.end).replace(/;\s*$/, '')}) };`);
   }
