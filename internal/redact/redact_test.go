@@ -282,7 +282,10 @@ func TestJSON(t *testing.T) {
 		if !json.Valid(got) {
 			t.Errorf("%s became %s, which is not JSON", c.in, got)
 		}
-		if string(got) != c.want && !(strings.Contains(c.want, "<") && strings.Count(string(got), redact.Placeholder) == 1) {
+		if strings.Contains(c.want, "<") { // padding is left
+			got = bytes.ReplaceAll(got, []byte("="), nil)
+		}
+		if string(got) != c.want {
 			t.Errorf("%s became %s, want %s", c.in, got, c.want)
 		}
 	}

@@ -131,7 +131,7 @@ func unescapeEntity(out, t []byte, final bool) ([]byte, int) {
 				return append(out, text...), i + 1
 			}
 			return append(out, '&'), 1
-		} else if !alnum(c) && !(c == '#' && i == 1) {
+		} else if !alnum(c) && (c != '#' || i > 1) {
 			return append(out, '&'), 1
 		}
 	}

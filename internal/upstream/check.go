@@ -30,8 +30,8 @@ func errConfig(field, what string) *workbench.Error {
 	return workbench.E(workbench.CodeInvalidRequest, "%s %s", field, what).WithField(field)
 }
 
-func errURL(field string) *workbench.Error {
-	return errConfig(field, "must be an http or https URL with a host, and without user, password and fragment")
+func errURL() *workbench.Error {
+	return errConfig("config.url", "must be an http or https URL with a host, and without user, password and fragment")
 }
 
 // Check reports whether an app's config is complete and can be used. It asks
@@ -51,6 +51,9 @@ func (c *Clients) Check(app workbench.App) error {
 	}
 	switch app.Kind {
 	case workbench.AppMCPStdio:
+		if app.NeedsConnection && app.Config.CredentialEnv == "" {
+			return errConfig("config.credentialEnv", "is needed: it names the variable that the connection's credentials are given in")
+		}
 		return checkProgram(app.Config)
 	case workbench.AppMCPHTTP:
 		return checkURL(app, false)
@@ -131,7 +134,7 @@ func variable(name string) bool {
 func checkURL(app workbench.App, relative bool) error {
 	u, err := url.Parse(app.Config.URL)
 	if err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.Fragment != "" {
-		return errURL("config.url")
+		return errURL()
 	}
 	if relative && (u.RawQuery != "" || u.ForceQuery) {
 		return errConfig("config.url", "must not have a query: paths are added to it")

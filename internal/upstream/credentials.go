@@ -60,7 +60,8 @@ func (c *Clients) authorize(ctx context.Context, g *Grant, h http.Header) error 
 	if g == nil {
 		return nil
 	}
-	name, value := "Authorization", ""
+	var value string
+	name := "Authorization"
 	switch cr := g.Credentials; g.Auth {
 	case workbench.AuthBearer:
 		value = "Bearer " + cr.Token

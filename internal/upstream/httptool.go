@@ -63,13 +63,13 @@ func (c *Clients) callHTTP(ctx context.Context, app workbench.App, tool workbenc
 
 // baseOf is what the paths of an app are relative to.
 func baseOf(app workbench.App, server string) (*url.URL, error) {
-	field, raw := "config.url", app.Config.URL
+	raw := app.Config.URL
 	if raw == "" {
 		raw = server
 	}
 	base, err := url.Parse(raw)
 	if err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http" {
-		return nil, errURL(field)
+		return nil, errURL()
 	}
 	return base, nil
 }

@@ -211,28 +211,14 @@ func askPage(ctx context.Context, s *session, cursor string) (p listPage, unchan
 	f := &flight{method: "tools/list", abort: abort, changed: s.listing.changed}
 	res, err := s.mcp.ListTools(withFlight(ctx, f), &mcp.ListToolsParams{Cursor: cursor})
 	l := f.landed()
-	r, status := l.reply, l.status
-	raw := json.RawMessage(nil)
+	var raw json.RawMessage
 	switch {
-	case l.large:
-		return p, false, workbench.E(workbench.CodeToolFailed, "the app's list of tools is too large").WithHint("no tool was asked")
-	case r != nil && r.Error != nil:
-		return p, false, workbench.E(workbench.CodeToolFailed, "the app does not list its tools (%d): %s", r.Error.Code, r.Error.Message).WithHint("no tool was asked")
-	case r != nil:
-		raw = r.Result
-	case err == nil:
-		unchanged = true
-		if raw, err = json.Marshal(res); err != nil {
-			return p, false, err
-		}
-	case status == http.StatusNotFound:
-		return p, false, workbench.E(workbench.CodeToolUnavailable, "the session with the app was gone; no tool was asked").
-			WithHint("call the tool again: that begins a new session")
-	case status != 0:
-		e := workbench.AsError(answered(status, ""))
-		return p, false, workbench.E(workbench.CodeToolUnavailable, "the app answered %d when it was asked for its tools", status).WithHint("%s", e.Hint)
+	case l.reply != nil && l.reply.Error == nil:
+		raw = l.reply.Result
+	case err == nil && l.reply == nil:
+		unchanged, raw = true, jsonOf(res)
 	default:
-		return p, false, notSent(ctx, "the app", err)
+		return p, false, noList(ctx, l, err)
 	}
 	if json.Unmarshal(raw, &p) != nil {
 		return p, false, workbench.E(workbench.CodeToolFailed, "the app's list of tools cannot be read").WithHint("no tool was asked")
@@ -244,6 +230,24 @@ func askPage(ctx context.Context, s *session, cursor string) (p listPage, unchan
 		}
 	}
 	return p, unchanged, nil
+}
+
+// noList is why there is no list. No tool was asked.
+func noList(ctx context.Context, l landing, err error) error {
+	switch {
+	case l.large:
+		return workbench.E(workbench.CodeToolFailed, "the app's list of tools is too large").WithHint("no tool was asked")
+	case l.reply != nil:
+		return workbench.E(workbench.CodeToolFailed, "the app does not list its tools (%d): %s", l.reply.Error.Code, l.reply.Error.Message).
+			WithHint("no tool was asked")
+	case l.status == http.StatusNotFound:
+		return workbench.E(workbench.CodeToolUnavailable, "the session with the app was gone; no tool was asked").
+			WithHint("call the tool again: that begins a new session")
+	case l.status != 0:
+		return workbench.E(workbench.CodeToolUnavailable, "the app answered %d when it was asked for its tools", l.status).
+			WithHint("%s", workbench.AsError(answered(l.status, "")).Hint)
+	}
+	return notSent(ctx, "the app", err)
 }
 
 // takeTool takes in one tool of a list.

@@ -100,7 +100,7 @@ func (t *tokens) get(ctx context.Context, g *Grant) (accessToken, error) {
 	if err != nil || endpoint.Host == "" || endpoint.User != nil {
 		return accessToken{}, errCredentials("name no token endpoint")
 	}
-	if endpoint.Scheme != "https" && !(endpoint.Scheme == "http" && loopback(endpoint.Hostname())) {
+	if endpoint.Scheme != "https" && (endpoint.Scheme != "http" || !loopback(endpoint.Hostname())) {
 		return accessToken{}, workbench.E(workbench.CodeConnectionRefused, "the connection's token endpoint is not https").
 			WithHint("nothing was sent; rotate the connection with an https token URL")
 	}

@@ -35,7 +35,7 @@ func mustTokenEndpoint(t *testing.T) *tokenEndpoint {
 	t.Helper()
 	e := &tokenEndpoint{expires: 3600, refresh: "refresh-0"}
 	e.Server = httptest.NewServer(e)
-	t.Cleanup(e.Server.Close)
+	t.Cleanup(e.Close)
 	return e
 }
 

@@ -212,49 +212,59 @@ func scalar(v json.RawMessage) (string, bool) {
 	return string(v), true
 }
 
-// addQuery adds an argument to a query.
-func addQuery(q url.Values, p parameter, v json.RawMessage) error {
-	if text, ok := scalar(v); ok && p.Style != "json" {
-		q.Add(p.Name, text)
-		return nil
+// scalars are the texts of a list of them.
+func scalars(v json.RawMessage) ([]string, bool) {
+	var items []json.RawMessage
+	if len(v) == 0 || v[0] != '[' || json.Unmarshal(v, &items) != nil {
+		return nil, false
 	}
-	if string(v) == "null" {
-		return nil
-	}
-	var value any
-	if p.Style == "json" || json.Unmarshal(v, &value) != nil {
-		q.Add(p.Name, string(v))
-		return nil
-	}
-	members, deep := value.(map[string]any)
-	switch _, list := value.([]any); {
-	case list:
-		return addItems(q, p, v)
-	case deep && p.Style == "deep":
-		return addMembers(q, p, v, members)
-	}
-	q.Add(p.Name, string(v)) // as JSON: nothing else is said of it
-	return nil
-}
-
-func addMembers(q url.Values, p parameter, v json.RawMessage, _ map[string]any) error {
-	return nil
-}
-
-func addItems(q url.Values, p parameter, items []json.RawMessage) error {
 	texts := make([]string, len(items))
 	for i, item := range items {
 		text, ok := scalar(item)
 		if !ok {
-			return errArgument("args."+p.Arg, "must hold texts, numbers and booleans alone: it becomes part of a query")
+			return nil, false
 		}
 		texts[i] = text
 	}
-	if p.Style == "" {
+	return texts, true
+}
+
+// addQuery adds an argument to a query. What has no other way there is written
+// as JSON.
+func addQuery(q url.Values, p parameter, v json.RawMessage) error {
+	text, one := scalar(v)
+	texts, list := scalars(v)
+	switch {
+	case string(v) == "null":
+	case p.Style == "json":
+		q.Add(p.Name, string(v))
+	case one:
+		q.Add(p.Name, text)
+	case p.Style == "deep":
+		return addMembers(q, p, v)
+	case list && p.Style == "":
 		q[p.Name] = append(q[p.Name], texts...)
-		return nil
+	case list:
+		q.Add(p.Name, strings.Join(texts, p.Style))
+	default:
+		q.Add(p.Name, string(v))
 	}
-	q.Add(p.Name, strings.Join(texts, p.Style))
+	return nil
+}
+
+// addMembers adds an object to a query, member by member: name[key]=value.
+func addMembers(q url.Values, p parameter, v json.RawMessage) error {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(v, &members) != nil {
+		return errArgument("args."+p.Arg, "must be an object: it becomes part of a query")
+	}
+	for key, member := range members {
+		text, ok := scalar(member)
+		if !ok {
+			return errArgument("args."+p.Arg, "must hold texts, numbers and booleans alone: it becomes part of a query")
+		}
+		q.Add(p.Name+"["+key+"]", text)
+	}
 	return nil
 }
 
@@ -263,21 +273,11 @@ func addHeader(h http.Header, p parameter, v json.RawMessage) error {
 	if !headerName(p.Name) || reserved(p.Name) {
 		return errArgument("args."+p.Arg, "cannot be sent: its header is not an argument's to set")
 	}
-	text, ok := scalar(v)
-	if !ok {
-		var items []json.RawMessage
-		if json.Unmarshal(v, &items) != nil {
-			return errArgument("args."+p.Arg, "must be a text, a number, a boolean or a list of them: it becomes a header")
-		}
-		var texts []string
-		for _, item := range items {
-			t, ok := scalar(item)
-			if !ok {
-				return errArgument("args."+p.Arg, "must hold texts, numbers and booleans alone: it becomes a header")
-			}
-			texts = append(texts, t)
-		}
+	text, one := scalar(v)
+	if texts, list := scalars(v); list {
 		text = strings.Join(texts, ",")
+	} else if !one {
+		return errArgument("args."+p.Arg, "must be a text, a number, a boolean or a list of them: it becomes a header")
 	}
 	if !headerValue(text) {
 		return errArgument("args."+p.Arg, "must not have control characters: it becomes a header")

@@ -133,6 +133,8 @@ func TestCheck(t *testing.T) {
 	}
 	needs := mcp("http://api.example.com/mcp")
 	needs.NeedsConnection = true
+	blind := stdio(workbench.AppConfig{Command: "x"})
+	blind.NeedsConnection = true
 	for _, c := range []struct {
 		name  string
 		app   workbench.App
@@ -145,6 +147,7 @@ func TestCheck(t *testing.T) {
 		{"a bad variable", stdio(workbench.AppConfig{Command: "x", Env: map[string]string{"A=B": "1"}}), "config.env"},
 		{"a credential in PATH", stdio(workbench.AppConfig{Command: "x", CredentialEnv: "PATH"}), "config.credentialEnv"},
 		{"a credential in LD_PRELOAD", stdio(workbench.AppConfig{Command: "x", CredentialEnv: "LD_PRELOAD"}), "config.credentialEnv"},
+		{"credentials that nothing takes", blind, "config.credentialEnv"},
 		{"a URL beside a program", stdio(workbench.AppConfig{Command: "x", URL: "https://a.example"}), "config.url"},
 		{"MCP", mcp("https://api.example.com/mcp?x=1"), ""},
 		{"no URL", mcp(""), "config.url"},

@@ -173,7 +173,8 @@ func place(doc any, outside bool, keys ...string) string {
 	case map[string]any:
 		for _, key := range sortedKeys(v) {
 			here := "/" + pointerPart(key)
-			if ref, ok := v[key].(string); ok && slices.Contains(keys, key) && !(outside && strings.HasPrefix(ref, "#")) {
+			ref, ok := v[key].(string)
+			if within := strings.HasPrefix(ref, "#"); ok && slices.Contains(keys, key) && (!outside || !within) {
 				return here
 			}
 			if inner := place(v[key], outside, keys...); inner != "" {

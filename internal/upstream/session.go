@@ -59,7 +59,7 @@ func (c *Clients) acquire(ctx context.Context, app workbench.App, g *Grant) (*se
 	if app.Kind == workbench.AppMCPHTTP {
 		home, err := url.Parse(app.Config.URL)
 		if err != nil {
-			return nil, errURL("config.url")
+			return nil, errURL()
 		}
 		if err := g.mayGo(home); err != nil {
 			return nil, err
@@ -253,7 +253,7 @@ func (c *Clients) setUp(s *session, app workbench.App, g *Grant, secret string) 
 	} else {
 		home, err := url.Parse(app.Config.URL)
 		if err != nil {
-			return end, errURL("config.url")
+			return end, errURL()
 		}
 		d := &rpcDoor{door: door{clients: c, ctx: s.ctx, home: home, grant: g}}
 		trouble = d.lastTrouble

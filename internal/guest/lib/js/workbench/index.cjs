@@ -33,21 +33,27 @@ const MAX_TEXT = 1 << 20; // of a text that has to be cut
 const MAX_DEPTH = 1000; // of what is shown as JSON
 const HALF = /\p{Surrogate}/u; // of a pair, by itself: no text on the wire has it
 
-let active = 0;
-const waiting = [];
-const calls = new Set();
 const answers = new WeakSet(); // the promises that callers got
-let age = 0; // grows when what is under way has become nobody's
 
-let shown = Promise.resolve(); // the last display or result: they come in order
+let lane = newLane(); // that of the cell under way, or of the program
+
+/** Where calls wait their turn. */
+function newLane() {
+  return {
+    active: 0,
+    waiting: [],
+    calls: new Set(),
+    shown: Promise.resolve(), // the last display or result: they come in order
+  };
+}
 
 function turn(work, ordered = false) {
-  const mine = age;
-  const call = ordered ? shown.then(() => inTurn(work, mine)) : inTurn(work, mine);
-  const over = () => calls.delete(call);
-  calls.add(call);
+  const mine = lane;
+  const call = ordered ? mine.shown.then(() => inTurn(work, mine)) : inTurn(work, mine);
+  const over = () => mine.calls.delete(call);
+  mine.calls.add(call);
   const ended = call.then(over, over);
-  if (ordered) shown = ended;
+  if (ordered) mine.shown = ended;
   const answer = call.then((value) => value); // whose failure is the caller's to look at
   answers.add(answer);
   return answer;
@@ -65,7 +71,7 @@ function isCall(value) {
 
 /** Resolves once no call is under way. */
 async function settled() {
-  while (calls.size) await Promise.allSettled(calls);
+  while (lane.calls.size) await Promise.allSettled(lane.calls);
 }
 
 /**
@@ -73,23 +79,21 @@ async function settled() {
  * that asked for it is over. Its promises stay as they are.
  */
 function abandon() {
-  age++;
-  waiting.length = 0;
-  calls.clear();
-  shown = Promise.resolve();
+  lane.waiting.length = 0;
+  lane = newLane();
 }
 
 async function inTurn(work, mine) {
-  if (mine !== age) await forever();
-  if (active >= PARALLEL) await new Promise((go) => waiting.push(go));
-  else active++;
+  if (mine !== lane) await forever();
+  if (mine.active >= PARALLEL) await new Promise((go) => mine.waiting.push(go));
+  else mine.active++;
   try {
     return await work();
   } finally {
-    const next = waiting.shift();
+    const next = mine.waiting.shift();
     if (next) next();
-    else active--;
-    if (mine !== age) await forever();
+    else mine.active--;
+    if (mine !== lane) await forever();
   }
 }
 
