@@ -86,6 +86,10 @@ func (p Principal) Require(s Scope) error {
 	if p.Has(s) {
 		return nil
 	}
+	if s == ScopeApprove {
+		return E(CodeForbidden, "this key lacks the scope %q", s).
+			WithHint(`no key has it by default: POST /v1/workbench/keys makes one with {"kind": "direct", "tenant": …, "user": …, "scopes": ["read", "approve"]}`)
+	}
 	return E(CodeForbidden, "this key lacks the scope %q", s).
 		WithHint(`use a key that has it: POST /v1/workbench/keys gives a key those that "scopes" lists, such as ["execute", "read"]`)
 }

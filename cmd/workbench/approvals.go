@@ -113,7 +113,7 @@ func (a *app) approveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "approve RECEIPT|RUN", Short: "Approve a tool call that waits, and show what became of it; or a run", Args: exactly(1),
 		Long: "A run joins its queue, at the place that it was submitted at. A call is made once, as it was asked for: its arguments, the tool's version, the connection and the session must still be the same, and the rules are asked again.\n\n" +
-			"Exit status 0 if the call succeeded, 9 if it failed or was denied, 10 if its outcome cannot be known, 8 if it had not ended after --wait. With --wait 0 it is not waited for, and 0 says that it was approved. " + asApprover,
+			"Exit status 0 if the call succeeded, 9 if it failed or was denied, 10 if its outcome cannot be known, 8 if it had not ended after --wait. With --wait 0, and with a key that may not read receipts, it is not waited for, and 0 says that it was approved. " + asApprover,
 		Example: "  workbench approvals list\n  workbench approve rcp_06h2gtscb9wff1kekzj2wj8e70 --reason 'invoice 1234'",
 		RunE: func(c *cobra.Command, args []string) error {
 			if wait < 0 {
@@ -147,6 +147,9 @@ func (a *app) approved(ctx context.Context, client *client, r workbench.ToolRece
 		if over { // as it is now
 			ended, err = client.ToolReceipt(ctx, r.ID, 0)
 		}
+		if workbench.HasCode(err, workbench.CodeForbidden) || workbench.HasCode(err, workbench.CodeNotFound) {
+			return a.approvedUnread(r, err)
+		}
 		if err != nil {
 			a.note("the call goes on without this command: workbench receipts show %s --wait%s", r.ID, client.again)
 			return err
@@ -166,6 +169,13 @@ func (a *app) approved(ctx context.Context, client *client, r workbench.ToolRece
 		return exitError(status)
 	}
 	return nil
+}
+
+// approvedUnread shows a decision that counts, to who may not read what comes
+// of it.
+func (a *app) approvedUnread(r workbench.ToolReceipt, why error) error {
+	a.note("%s is approved, and its call is made. This key may not read what comes of it (%s); its owner can", r.ID, workbench.AsError(why).Detail)
+	return a.print(r, func() error { return a.showReceipt(r) })
 }
 
 func (a *app) denyCommand() *cobra.Command {

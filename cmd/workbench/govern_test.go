@@ -61,6 +61,12 @@ func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(answers) > 1 {
 		s.answers[r.Method+" "+path] = answers[1:]
 	}
+	if detail, ok := strings.CutPrefix(answers[0], "forbidden: "); ok {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = fmt.Fprintf(w, `{"code":"forbidden","detail":%q,"status":403}`, detail)
+		return
+	}
 	if answers[0] == "" {
 		w.WriteHeader(http.StatusNoContent)
 		return
@@ -450,6 +456,14 @@ func TestApprove(t *testing.T) {
 		MustStub(t, map[string][]string{"POST /receipts/rcp_1/approve": {called(workbench.CallFailed, `,"error":{"code":"tool_failed","detail":"the tool answered 500","hint":"look"}`)}})
 		if stdout, _ := mustInvoke(t, 9, "approve", "rcp_1"); !strings.Contains(stdout, "\nerror\ttool_failed: the tool answered 500 (look)\n") {
 			t.Errorf("printed %q", stdout)
+		}
+	})
+	t.Run("the key may not read", func(t *testing.T) {
+		MustStub(t, map[string][]string{"POST /receipts/rcp_1/approve": {called(workbench.CallExecuting, "")}, "GET /receipts/rcp_1": {`forbidden: this key lacks the scope "read"`}})
+		stdout, stderr := mustInvoke(t, 0, "approve", "rcp_1")
+		if !strings.HasPrefix(stdout, "receipt\trcp_1\nstatus\texecuting\n") ||
+			!strings.Contains(stderr, `rcp_1 is approved, and its call is made. This key may not read what comes of it (this key lacks the scope "read")`) {
+			t.Errorf("printed %q, %q", stdout, stderr)
 		}
 	})
 	t.Run("the decision is refused", func(t *testing.T) {

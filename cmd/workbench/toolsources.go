@@ -154,7 +154,7 @@ func (a *app) endpoints(ctx context.Context, f appFlags, config *workbench.AppCo
 }
 
 // maxDocument bounds a document as it is read; as JSON it has to fit a request.
-const maxDocument = 4 * api.MaxJSONBody
+const maxDocument = api.MaxAppBody
 
 // document reads a document, JSON or YAML, as JSON.
 func (a *app) document(ctx context.Context, place, flag string) (json.RawMessage, error) {

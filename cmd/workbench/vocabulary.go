@@ -100,6 +100,9 @@ var anywhere = map[string]string{
 var advice = []struct{ said, means string }{
 	{"GET /v1/workbench/runtime-tiers", "workbench sizes"},
 	{`POST /v1/workbench/keys gives a key those that "scopes" lists, such as ["execute", "read"]`, "workbench key create gives a key those that --scope names"},
+	{`POST /v1/workbench/keys makes one with {"kind": "direct", "tenant": …, "user": …, "scopes": ["read", "approve"]}`,
+		"workbench key create --tenant TENANT --user USER --scope read,approve makes one for who decides"},
+	{"POST /v1/workbench/keys makes others", "workbench key create --kind admin makes others"},
 	{"POST /v1/workbench/keys", "workbench key create"},
 	{`made with "contents": true`, "made with --contents"},
 	{"restart the context with cancelActive: true", "use workbench contexts restart --cancel-active"},
@@ -143,7 +146,6 @@ var advice = []struct{ said, means string }{
 	{"look at the app's config.command", "look at the command of the app"},
 	{"name the variable for them in the app's config.credentialEnv", "name the variable for them when the app is added, with --credential-env"},
 	{"name rules to put, or to remove", "name rules"},
-	{"the operator has to allow apps to start programs", "the operator has to start the server with --tool-programs"},
 	{"the header ", ""},
 }
 

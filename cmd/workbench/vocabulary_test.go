@@ -87,7 +87,7 @@ func TestErrorsSpeakOfFlags(t *testing.T) {
 			"the app's URL must be an http or https URL", ""},
 		{"a part of a part of an app", []string{"tools", "add", "x"}, workbench.E(workbench.CodeInvalidRequest, "config.endpoints[0].name must be letters").WithField("config.endpoints[0].name"),
 			"endpoints[0].name must be letters", ""},
-		{"programs that are not allowed", []string{"tools", "add", "x"}, workbench.E(workbench.CodeInvalidRequest, "kind mcp_stdio is not allowed on this server").WithField("kind").WithHint("the operator has to allow apps to start programs; or use an MCP server over HTTP"),
+		{"programs that are not allowed", []string{"tools", "add", "x"}, workbench.E(workbench.CodeInvalidRequest, "kind mcp_stdio is not allowed on this server").WithField("kind").WithHint("the operator has to start the server with --tool-programs; or use an MCP server over HTTP"),
 			"an app of kind mcp_stdio is not allowed on this server", "the operator has to start the server with --tool-programs; or use an MCP server over HTTP"},
 		{"a call that was decided", []string{"approve", "rcp_x"}, workbench.E(workbench.CodeApprovalDecided, "the call is denied").WithHint("a call is decided once; read its receipt"),
 			"the call is denied", "a call is decided once: workbench receipts show tells how"},

@@ -311,7 +311,7 @@ func TestBadKeys(t *testing.T) {
 		"an empty tenant name":      {`{"kind":"embedded","tenants":[""]}`, "invalid_request", "tenants", 400},
 		"unknown scope":             {`{"kind":"embedded","scopes":["all"]}`, "invalid_request", "scopes[0]", 400},
 		"a scope twice":             {`{"kind":"embedded","scopes":["read","read"]}`, "invalid_request", "scopes", 400},
-		"manage for an embedded":    {`{"kind":"embedded","scopes":["manage"]}`, "invalid_request", "scopes", 400},
+		"manage for one session":    {`{"kind":"direct","tenant":"acme","user":"ada","scopes":["manage"],"sessionId":"` + session + `"}`, "invalid_request", "scopes", 400},
 		"execute for an admin":      {`{"kind":"admin","scopes":["execute"]}`, "invalid_request", "scopes", 400},
 		"contents for a direct":     {`{"kind":"direct","tenant":"t","user":"u","contents":true}`, "invalid_request", "contents", 400},
 		"expired already":           {`{"kind":"admin","expiresAt":"2020-01-01T00:00:00Z"}`, "invalid_request", "expiresAt", 400},

@@ -23,6 +23,10 @@ import (
 const (
 	MaxJSONBody  = 4 << 20 // bytes
 	maxJSONDepth = 32      // nested arrays and objects
+
+	// Of a body that declares an app: an OpenAPI document may be in it.
+	MaxAppBody  = 16 << 20
+	maxAppDepth = 202 // its config, and a document nested as deep as upstream takes
 )
 
 // bodySchema checks and decodes bodies of one type.
@@ -31,6 +35,8 @@ type bodySchema struct {
 	schema   *huma.Schema
 	typ      reflect.Type // of the body, not a pointer
 	optional bool         // an absent body is {}
+	bytes    int          // at most; 0: MaxJSONBody
+	depth    int          // at most; 0: maxJSONDepth
 }
 
 // read takes the body of a request: capped, valid UTF-8, strict JSON, checked against
@@ -38,7 +44,7 @@ type bodySchema struct {
 // unsupported_media_type, body_too_large, unknown_field, limit_out_of_range,
 // invalid_request.
 func (b *bodySchema) read(c *call) (any, error) {
-	raw, err := c.readCapped()
+	raw, err := c.readCapped(orDefault(b.bytes, MaxJSONBody))
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +56,7 @@ func (b *bodySchema) read(c *call) (any, error) {
 	} else if err := mustBeJSON(c.r.Header.Get("Content-Type")); err != nil {
 		return nil, err
 	}
-	tree, err := parseStrict(raw)
+	tree, err := parseStrict(raw, orDefault(b.depth, maxJSONDepth))
 	if err != nil {
 		for _, field := range []string{"pathBase64", "fromBase64"} {
 			if b.resolved(b.schema).Properties[field] != nil && !utf8.Valid(raw) {
@@ -69,14 +75,25 @@ func (b *bodySchema) read(c *call) (any, error) {
 	return body, nil
 }
 
-func (c *call) readCapped() ([]byte, error) {
-	tooLarge := workbench.E(workbench.CodeBodyTooLarge, "the body is larger than %d bytes", MaxJSONBody).
+// orDefault is n, or what holds where it is 0.
+func orDefault(n, otherwise int) int {
+	if n == 0 {
+		return otherwise
+	}
+	return n
+}
+
+func (c *call) readCapped(atMost int) ([]byte, error) {
+	tooLarge := workbench.E(workbench.CodeBodyTooLarge, "the body is larger than %d bytes", atMost).
 		WithHint("upload big inputs as retained files and select them by id")
-	if c.r.ContentLength > MaxJSONBody {
+	if atMost == MaxAppBody {
+		tooLarge = tooLarge.WithHint("leave out of the document what nobody calls")
+	}
+	if c.r.ContentLength > int64(atMost) {
 		return nil, tooLarge
 	}
 	c.w.readDeadline(c.s.o.ReadTimeout)
-	raw, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, MaxJSONBody))
+	raw, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, int64(atMost)))
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
@@ -101,7 +118,7 @@ func mustBeJSON(contentType string) error {
 
 // parseStrict parses one JSON object: no name twice in an object, bounded
 // nesting, nothing behind it. Numbers are float64, as huma's validator expects.
-func parseStrict(raw []byte) (any, error) {
+func parseStrict(raw []byte, deepest int) (any, error) {
 	if !utf8.Valid(raw) {
 		return nil, invalid("", "the body is not valid UTF-8").WithHint("send binary data as a retained file")
 	}
@@ -113,7 +130,7 @@ func parseStrict(raw []byte) (any, error) {
 			WithHint("write characters beyond U+FFFF as themselves, or as two \\u escapes")
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
-	tree, err := parseValue(d, 0, "")
+	tree, err := (&strictParser{d, deepest}).value(0, "")
 	if err != nil {
 		return nil, err
 	}
@@ -163,29 +180,35 @@ func escapedUnit(b []byte) (uint64, bool) {
 	return unit, err == nil
 }
 
-func parseValue(d *json.Decoder, depth int, path string) (any, error) {
+// strictParser reads JSON values, nested so deep at most.
+type strictParser struct {
+	*json.Decoder
+	deepest int
+}
+
+func (d *strictParser) value(depth int, path string) (any, error) {
 	token, err := d.Token()
 	if err != nil {
-		return nil, notJSON(d, path, err)
+		return nil, notJSON(d.Decoder, path, err)
 	}
 	open, ok := token.(json.Delim)
 	if !ok {
 		return token, nil
 	}
-	if depth == maxJSONDepth {
-		return nil, invalid(path, "the body is nested deeper than %d", maxJSONDepth).WithHint("send it flatter")
+	if depth == d.deepest {
+		return nil, invalid(path, "the body is nested deeper than %d", d.deepest).WithHint("send it flatter")
 	}
 	var value any
 	if open == '[' {
-		value, err = parseArray(d, depth, path)
+		value, err = d.array(depth, path)
 	} else {
-		value, err = parseObject(d, depth, path)
+		value, err = d.object(depth, path)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if _, err := d.Token(); err != nil { // the closing bracket
-		return nil, notJSON(d, path, err)
+		return nil, notJSON(d.Decoder, path, err)
 	}
 	return value, nil
 }
@@ -206,10 +229,10 @@ func notJSON(d *json.Decoder, path string, err error) error {
 	return invalid("", "the body is not valid JSON (byte %d)", d.InputOffset()).WithHint("look at that byte, counted from 0; quotes and backslashes inside a text are written \\\" and \\\\")
 }
 
-func parseArray(d *json.Decoder, depth int, path string) (any, error) {
+func (d *strictParser) array(depth int, path string) (any, error) {
 	list := []any{}
 	for d.More() {
-		v, err := parseValue(d, depth+1, path)
+		v, err := d.value(depth+1, path)
 		if err != nil {
 			return nil, err
 		}
@@ -218,13 +241,13 @@ func parseArray(d *json.Decoder, depth int, path string) (any, error) {
 	return list, nil
 }
 
-func parseObject(d *json.Decoder, depth int, path string) (any, error) {
+func (d *strictParser) object(depth int, path string) (any, error) {
 	object := map[string]any{}
 	for d.More() {
 		token, err := d.Token()
 		name, ok := token.(string)
 		if err != nil || !ok {
-			return nil, notJSON(d, path, err)
+			return nil, notJSON(d.Decoder, path, err)
 		}
 		at := fieldName(name)
 		if path != "" {
@@ -233,7 +256,7 @@ func parseObject(d *json.Decoder, depth int, path string) (any, error) {
 		if _, twice := object[name]; twice {
 			return nil, invalid(at, "the body names a field twice").WithHint("send it once")
 		}
-		if object[name], err = parseValue(d, depth+1, at); err != nil {
+		if object[name], err = d.value(depth+1, at); err != nil {
 			return nil, err
 		}
 	}

@@ -40,7 +40,7 @@ func RawOf(c Chunk) []byte {
 }
 
 // ParseStrict is parseStrict.
-func ParseStrict(raw []byte) (any, error) { return parseStrict(raw) }
+func ParseStrict(raw []byte) (any, error) { return parseStrict(raw, maxJSONDepth) }
 
 // NearestRoute is nearestRoute over every route.
 func NearestRoute(path string) string {

@@ -30,10 +30,13 @@ type Route struct {
 	Body    any     // a zero value of the JSON body's type; nil: none
 	// OptionalBody lets the body be absent.
 	OptionalBody bool
-	Upload       bool // the body is a file: raw, or multipart/form-data
-	RawBody      bool // the body is a file: raw
-	Replies      []Reply
-	Errors       []workbench.Code // beyond those every route of its kind has
+	// BodyBytes and BodyDepth bound the body where it may be more than others: its
+	// bytes, and how deep it is nested.
+	BodyBytes, BodyDepth int
+	Upload               bool // the body is a file: raw, or multipart/form-data
+	RawBody              bool // the body is a file: raw
+	Replies              []Reply
+	Errors               []workbench.Code // beyond those every route of its kind has
 	// Streams marks a route that may hold its connection for long; so does the
 	// parameter waitMs above 0.
 	Streams bool

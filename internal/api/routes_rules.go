@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/policy"
@@ -54,12 +56,26 @@ type RuleCheck struct {
 
 // ExplainRequest is the body of POST /v1/workbench/rules/explain.
 type ExplainRequest struct {
-	ReceiptID  string         `json:"receipt,omitempty" maxLength:"64" doc:"a call that was made; instead of what follows"`
-	SessionID  string         `json:"session,omitempty" maxLength:"64" doc:"for whom to ask"`
-	Tool       *ToolInput     `json:"tool,omitempty" doc:"the tool at a version"`
-	Connection string         `json:"connection,omitempty" maxLength:"64" doc:"alias"`
-	Arguments  map[string]any `json:"arguments,omitempty" doc:"of the call"`
-	Rules      *[]RuleInput   `json:"rules,omitempty" maxItems:"1000" doc:"rules to ask in place of the project's"`
+	ReceiptID  string       `json:"receipt,omitempty" maxLength:"64" doc:"a call that was made; instead of what follows"`
+	SessionID  string       `json:"session,omitempty" maxLength:"64" doc:"for whom to ask"`
+	Tool       *ToolInput   `json:"tool,omitempty" doc:"the tool at a version"`
+	Connection string       `json:"connection,omitempty" maxLength:"64" doc:"alias"`
+	Arguments  JSONObject   `json:"arguments,omitempty" doc:"of the call"`
+	Rules      *[]RuleInput `json:"rules,omitempty" maxItems:"1000" doc:"rules to ask in place of the project's"`
+}
+
+// JSONObject is a JSON object as it was sent: none of its numbers is rounded.
+type JSONObject json.RawMessage
+
+// UnmarshalJSON keeps the text.
+func (o *JSONObject) UnmarshalJSON(raw []byte) error {
+	*o = append((*o)[:0], raw...)
+	return nil
+}
+
+// Schema is that of any object.
+func (JSONObject) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}
 }
 
 func ruleRoutes() []Route {
@@ -129,19 +145,12 @@ func checkRules(c *call) error {
 
 func explainRules(c *call) error {
 	b := c.body.(*ExplainRequest)
-	q := govern.Question{ReceiptID: b.ReceiptID, SessionID: b.SessionID, Connection: b.Connection}
+	q := govern.Question{ReceiptID: b.ReceiptID, SessionID: b.SessionID, Connection: b.Connection, Arguments: json.RawMessage(b.Arguments)}
 	if b.Tool != nil {
 		q.Tool = workbench.ToolRef{Name: b.Tool.Name, Version: b.Tool.Version}
 	}
 	if b.ReceiptID == "" && (b.SessionID == "" || b.Tool == nil) {
 		return invalid("receipt", "name a receipt, or a session and a tool").WithHint("a receipt's id asks about a call that was made")
-	}
-	if b.Arguments != nil {
-		raw, err := json.Marshal(b.Arguments)
-		if err != nil {
-			return invalid("arguments", "the arguments are not JSON")
-		}
-		q.Arguments = raw
 	}
 	if b.Rules != nil {
 		q.Rules = rulesOf(*b.Rules)

@@ -85,7 +85,7 @@ func appRoutes() []Route {
 		app(Route{
 			Method: http.MethodPut, Pattern: base + "/apps/{app}", ID: "putApp", Summary: "Declare an app and import its tools",
 			Description: "An app is where tools come from: an MCP server, an OpenAPI document, declared HTTP endpoints. What it offers becomes versions of tools; a form that a tool has not had yet makes a version, and none is ever altered.",
-			Body:        PutAppRequest{}, handle: putApp, Replies: []Reply{ok("What was imported.", ImportedApp{})}, Errors: upstream,
+			Body:        PutAppRequest{}, BodyBytes: MaxAppBody, BodyDepth: maxAppDepth, handle: putApp, Replies: []Reply{ok("What was imported.", ImportedApp{})}, Errors: upstream,
 		}),
 		app(Route{
 			Method: http.MethodPost, Pattern: base + "/apps/{app}/import", ID: "importApp", Summary: "Ask an app anew what it offers",
@@ -127,7 +127,7 @@ func connectionRoutes() []Route {
 	return []Route{
 		of(Route{
 			Method: http.MethodPost, Pattern: base + "/connections", ID: "createConnection", Summary: "Create a connection",
-			Description: "Credentials that the server alone uses, under an alias that sessions name. An admin key makes them for the project, a tenant, a group or a user; another key for its own user.",
+			Description: "Credentials that the server alone uses, under an alias that sessions name. An admin key makes them for the project, a tenant, a group or a user; another key with the scope manage for its own user alone, without OAuth.",
 			Body:        CreateConnectionRequest{}, handle: createConnection,
 			Replies: []Reply{{Status: http.StatusCreated, Doc: "The connection, without its credentials.", Body: workbench.Connection{}, Headers: []string{"Location"}}},
 			Errors:  []workbench.Code{workbench.CodeConflict},

@@ -100,7 +100,7 @@ func (s *Server) mount(r Route, registry huma.Registry) {
 	var body *bodySchema
 	if r.takesJSON() {
 		t := reflect.TypeOf(r.Body)
-		body = &bodySchema{registry: registry, schema: registry.Schema(t, true, t.Name()), typ: t, optional: r.OptionalBody}
+		body = &bodySchema{registry: registry, schema: registry.Schema(t, true, t.Name()), typ: t, optional: r.OptionalBody, bytes: r.BodyBytes, depth: r.BodyDepth}
 	}
 	s.mux.HandleFunc(r.Method+" "+r.Pattern, func(w http.ResponseWriter, req *http.Request) {
 		s.serve(&call{s: s, w: w.(*reply), r: req, ctx: req.Context(), route: &r, requestID: w.(*reply).requestID}, body)

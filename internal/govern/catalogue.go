@@ -317,7 +317,7 @@ func (g *Governor) find(ctx context.Context, s workbench.Session, ref workbench.
 func manages(p workbench.Principal) error {
 	if !p.Admin() && !p.System() {
 		return workbench.E(workbench.CodeForbidden, "only an admin key manages apps and rules").
-			WithHint("workbench serve prints one at its first start; workbench admin key create makes others")
+			WithHint("workbench serve prints one at its first start; POST /v1/workbench/keys makes others")
 	}
 	return p.Require(workbench.ScopeManage)
 }

@@ -99,6 +99,7 @@ type Question struct {
 	Tool       workbench.ToolRef
 	Connection string
 	Arguments  json.RawMessage
+	run        *workbench.Run // that made the call; nil of one that was not made
 	// Rules, when not nil, are asked in place of the project's.
 	Rules []workbench.Rule
 }
@@ -126,6 +127,11 @@ func (g *Governor) Explain(ctx context.Context, p workbench.Principal, q Questio
 			return Explanation{}, err
 		}
 		q.SessionID, q.Tool, q.Connection = r.SessionID, workbench.ToolRef{Name: r.Tool, Version: r.Version}, r.Alias
+		run, err := g.o.Store.Run(ctx, p, r.RunID)
+		if err != nil {
+			return Explanation{}, err
+		}
+		q.run = &run
 		if len(r.SealedArgs) > 0 {
 			if q.Arguments, err = g.o.Seal.OpenBytes(ctx, r.TenantID, sealedArguments, r.ID, r.SealedArgs); err != nil {
 				return Explanation{}, err
@@ -161,7 +167,7 @@ func (g *Governor) rulesOf(ctx context.Context, p workbench.Principal, rules []w
 func (g *Governor) question(ctx context.Context, s workbench.Session, q Question) (policy.Request, error) {
 	args, _, err := canonical(q.Arguments)
 	if err != nil {
-		return policy.Request{}, err
+		return policy.Request{}, workbench.AsError(err).WithField("arguments")
 	}
 	tool, err := g.tool(ctx, s.ProjectID, q.Tool)
 	if err != nil {
@@ -172,6 +178,9 @@ func (g *Governor) question(ctx context.Context, s workbench.Session, q Question
 		return policy.Request{}, err
 	}
 	req := policy.Request{Action: policy.ActionCall, Principal: who, Tool: &tool, Session: &s, Language: workbench.Python, Lane: workbench.LaneForeground, Args: args}
+	if q.run != nil {
+		req.RunID, req.Language, req.Lane = q.run.ID, q.run.Language, q.run.Lane
+	}
 	if q.Connection != "" {
 		conn, err := g.o.Store.ConnectionFor(ctx, s, q.Connection)
 		if err != nil {

@@ -47,7 +47,7 @@ func (g *Governor) newConnection(ctx context.Context, p workbench.Principal, n N
 		return c, err
 	}
 	if p.SessionID != "" {
-		return c, workbench.E(workbench.CodeForbidden, "this key is narrowed to one session").WithHint("use a key that is not to manage connections")
+		return c, workbench.E(workbench.CodeForbidden, "this key is narrowed to one session").WithHint("use a key that is not narrowed to manage connections")
 	}
 	if err := workbench.ConnectionAlias("alias", n.Alias); err != nil {
 		return c, err
@@ -56,6 +56,9 @@ func (g *Governor) newConnection(ctx context.Context, p workbench.Principal, n N
 		return c, err
 	}
 	if err := checkCredentials(n.Auth, n.Credentials); err != nil {
+		return c, err
+	}
+	if err := mayAskTokens(p, n.Auth); err != nil {
 		return c, err
 	}
 	for i, h := range n.Hosts {
@@ -145,6 +148,16 @@ func checkCredentials(kind workbench.AuthKind, c workbench.Credentials) error {
 	return nil
 }
 
+// mayAskTokens refuses OAuth to who is no admin: the server itself asks the
+// token endpoint, and only an admin says where it goes.
+func mayAskTokens(p workbench.Principal, kind workbench.AuthKind) error {
+	if p.Admin() || kind != workbench.AuthOAuthClient && kind != workbench.AuthOAuthRefresh {
+		return nil
+	}
+	return workbench.E(workbench.CodeForbidden, "only an admin key gives credentials with a token endpoint").WithField("auth").
+		WithHint("use bearer, basic or header, or let an admin make the connection for you")
+}
+
 // minSecret is the shortest secret: what is shorter cannot be told from other
 // text, and so not be redacted.
 const minSecret = 6
@@ -166,6 +179,9 @@ func (g *Governor) Rotate(ctx context.Context, p workbench.Principal, id string,
 		return c, err
 	}
 	if err := checkCredentials(c.Auth, credentials); err != nil {
+		return c, err
+	}
+	if err := mayAskTokens(p, c.Auth); err != nil {
 		return c, err
 	}
 	c, err = g.rotate(ctx, p, c, credentials, expected)
@@ -227,7 +243,7 @@ func (g *Governor) Connection(ctx context.Context, p workbench.Principal, id str
 
 // Connections lists those p may manage, newest first.
 func (g *Governor) Connections(ctx context.Context, p workbench.Principal, alias string, page workbench.Page) (workbench.List[workbench.Connection], error) {
-	if err := p.Require(workbench.ScopeRead); err != nil {
+	if err := p.Require(workbench.ScopeManage); err != nil {
 		return workbench.List[workbench.Connection]{}, err
 	}
 	return g.o.Store.ListConnections(ctx, p, alias, page)

@@ -193,8 +193,9 @@ func (r KeyRequest) checkScopes() error {
 			return invalid("scopes", "scopes names %s twice", scope).WithHint("send each scope once")
 		case scope == workbench.ScopeRead || scope == workbench.ScopeApprove:
 		case scope == workbench.ScopeManage:
-			if r.Kind != workbench.KeyAdmin {
-				return invalid("scopes", "only an admin key can have the scope manage").WithHint("leave manage out, or create an admin key")
+			if r.SessionID != "" {
+				return invalid("scopes", "a key that is narrowed to one session cannot have the scope manage").
+					WithHint("connections are a user's, not a session's: leave manage or sessionId out")
 			}
 		case scope == workbench.ScopeExecute:
 			if r.Kind == workbench.KeyAdmin {

@@ -21,7 +21,7 @@ func (c *Clients) admits(app workbench.App) error {
 			return nil
 		}
 		return errConfig("kind", "mcp_stdio is not allowed on this server").
-			WithHint("the operator has to allow apps to start programs; or use an MCP server over HTTP")
+			WithHint("the operator has to start the server with --tool-programs; or use an MCP server over HTTP")
 	}
 	return errConfig("kind", "must be one of mcp_stdio, mcp_http, openapi, http")
 }
