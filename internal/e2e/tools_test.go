@@ -623,7 +623,8 @@ func TestHeldRun(t *testing.T) {
 		permit(principal, action == Action::"approveRun", resource) unless { principal == context.requester };`)
 	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{})
 	boss := d.mustKey(t, "acme", "boss", "read", "approve")
-	first := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo first >order"})
+	const heldCode = "echo first >order; echo approved"
+	first := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: heldCode})
 	second := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: "print(open('order').read().strip())"})
 	denied := s.mustSubmit(sdk.CreateRun{Language: workbench.Bash, Code: "echo never >order"})
 	held, err := s.c.GetRun(t.Context(), first, 0)
@@ -631,7 +632,7 @@ func TestHeldRun(t *testing.T) {
 		t.Fatalf("the held run reads %+v (%v)", held.Run, err)
 	}
 	list := d.restAs(t, boss, http.MethodGet, "/v1/workbench/approvals/runs", nil, http.StatusOK)["items"].([]any)
-	if len(list) != 2 || list[1].(map[string]any)["spec"].(map[string]any)["code"] != "echo first >order" {
+	if len(list) != 2 || list[1].(map[string]any)["spec"].(map[string]any)["code"] != heldCode {
 		t.Fatalf("what waits reads %v", list)
 	}
 	own := d.mustKey(t, "acme", "ada", "read", "approve")
@@ -641,10 +642,20 @@ func TestHeldRun(t *testing.T) {
 		t.Fatalf("what waits behind it is %s (%v)", waiting.Status, err)
 	}
 	d.restAs(t, boss, http.MethodPost, "/v1/workbench/runs/"+first+"/approve", map[string]any{}, http.StatusOK)
+	wantOut(t, s.mustWait(first), "approved\n")
 	wantOut(t, s.mustWait(second), "first\n")
 	r := s.mustWait(denied)
 	if r.Status != workbench.StatusRejected || r.Reason != workbench.ReasonApprovalDenied || r.Approval.Reason != "no" {
 		t.Errorf("the denied run ended %s (%s)", r.Status, r.Reason)
 	}
 	d.restAs(t, boss, http.MethodPost, "/v1/workbench/runs/"+denied+"/approve", map[string]any{}, http.StatusConflict)
+	// However its log is written: at once, with its end, or while it goes on.
+	d.rules(t, "all", `permit(principal, action == Action::"holdRun", resource);`)
+	for _, code := range []string{"pass", "print('at once')", "print('at once')", "print('now', flush=True); import time; time.sleep(0.3); print('later')"} {
+		id := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: code})
+		d.restAs(t, boss, http.MethodPost, "/v1/workbench/runs/"+id+"/approve", map[string]any{}, http.StatusOK)
+		if r := s.mustWait(id); r.Status != workbench.StatusSucceeded {
+			t.Errorf("%s ended %s (%s): %s", code, r.Status, r.Reason, r.Message)
+		}
+	}
 }

@@ -277,7 +277,10 @@ func (x *execution) carry(ctx context.Context) (func(context.Context) error, err
 		return nil, err
 	}
 	run, epoch, generation := x.run.ID, x.epoch, x.gen
-	const dispatchedSeq = 2 // queued, dispatching
+	dispatchedSeq := int64(2) // queued, dispatching
+	if x.run.Approval != nil {
+		dispatchedSeq++ // awaiting_approval before them
+	}
 	x.log = x.e.newRunLog(x.run, dispatchedSeq, x.outputBytes(), x.s.Limits.FileBytes,
 		func(ctx context.Context, status *workbench.Status, entries []workbench.LogEntry) error {
 			if err := failpoint.Hit("engine.log.before"); err != nil {
