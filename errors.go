@@ -47,6 +47,7 @@ const (
 	CodeToolTimeout        Code = "tool_timeout"
 	CodeToolFailed         Code = "tool_failed"
 	CodeToolCallLimit      Code = "tool_calls_exhausted"
+	CodePackages           Code = "packages_refused"
 	CodeArgumentsInvalid   Code = "arguments_invalid"
 	CodeSchemaInvalid      Code = "schema_invalid"
 	CodeResultTooLarge     Code = "result_too_large"
@@ -155,6 +156,7 @@ var errorTable = []ErrorClass{
 	{CodeQuotaExceeded, 422, ExitLimit, false, "Quota exceeded"},
 	{CodeWorkspaceFull, 422, ExitLimit, false, "Workspace full"},
 	{CodeToolCallLimit, 422, ExitLimit, false, "Tool calls used up"},
+	{CodePackages, 422, ExitUsage, false, "Packages cannot be installed"},
 	{CodeQueueFull, 429, ExitLimit, true, "Queue full"},
 	{CodeRateLimited, 429, ExitLimit, true, "Too many requests"},
 	{CodeCancelled, 499, ExitFailure, true, "Request cancelled"},

@@ -83,6 +83,7 @@ type Run struct {
 	ToolCalls      int64        `json:"toolCalls"`    // that it made, refused ones included
 
 	Services map[string]ServiceUse `json:"services,omitempty"` // that its code used: ai, search
+	Packages []PackageSet          `json:"packages,omitempty"` // that its code could use, with their locks; not in lists of runs
 	Approval *Approval             `json:"approval,omitempty"` // of a run that had to be approved before it started
 
 	Fingerprint string     `json:"-"`

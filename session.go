@@ -55,13 +55,14 @@ type Session struct {
 	ForkedFrom   *Lineage `json:"forkedFrom,omitempty"`
 	// KeepAtExpiry are globs of workspace files that become retained files when
 	// the session reaches its deadline.
-	KeepAtExpiry []string    `json:"keepAtExpiry"`
-	CreatedAt    time.Time   `json:"createdAt"`
-	ExpiresAt    time.Time   `json:"expiresAt"`
-	EndedAt      *time.Time  `json:"endedAt,omitempty"`
-	ActiveAt     time.Time   `json:"lastActiveAt"`
-	KeepMemory   bool        `json:"keepMemory"`          // also while it is suspended
-	Suspended    *Suspension `json:"suspended,omitempty"` // nil while it has a sandbox, or had none yet
+	KeepAtExpiry []string     `json:"keepAtExpiry"`
+	CreatedAt    time.Time    `json:"createdAt"`
+	ExpiresAt    time.Time    `json:"expiresAt"`
+	EndedAt      *time.Time   `json:"endedAt,omitempty"`
+	ActiveAt     time.Time    `json:"lastActiveAt"`
+	KeepMemory   bool         `json:"keepMemory"`          // also while it is suspended
+	Packages     []PackageSet `json:"packages,omitempty"`  // that its code installed, without their locks
+	Suspended    *Suspension  `json:"suspended,omitempty"` // nil while it has a sandbox, or had none yet
 
 	LeaseEpoch int64  `json:"-"` // fences writers; grows at every takeover
 	LeaseOwner string `json:"-"`

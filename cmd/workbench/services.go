@@ -20,6 +20,7 @@ type serviceFlags struct {
 	searchProvider, searchURL, searchKey, searcher string
 	hook, hookSecret                               string
 	private                                        []string
+	python, npm                                    string
 }
 
 func (f *serviceFlags) flags(fl *pflag.FlagSet) {
@@ -31,6 +32,8 @@ func (f *serviceFlags) flags(fl *pflag.FlagSet) {
 	fl.StringVar(&f.searchKey, "search-key-file", "", "file with the key of brave or tavily")
 	fl.StringVar(&f.searcher, "search-tool", "", "of the provider tool: a tool at a version, app.tool@1, that takes a query")
 	fl.StringSliceVar(&f.private, "fetch-private", nil, "hosts of private networks (name or address, with a port or for any) that code may fetch from where the rules let it")
+	fl.StringVar(&f.python, "python-index", os.Getenv("WORKBENCH_PYTHON_INDEX"), "index that Python packages are installed from, such as https://user:password@host/simple; without it pip's own [WORKBENCH_PYTHON_INDEX]")
+	fl.StringVar(&f.npm, "npm-registry", os.Getenv("WORKBENCH_NPM_REGISTRY"), "registry that npm packages are installed from; without it npm's own [WORKBENCH_NPM_REGISTRY]")
 	fl.StringVar(&f.hook, "approval-webhook", "", "URL that is told of every tool call that waits for a decision")
 	fl.StringVar(&f.hookSecret, "approval-webhook-secret-file", "", "file with the secret that signs what the webhook gets")
 }
@@ -58,7 +61,7 @@ func (f *serviceFlags) apply(o *server.Options) error {
 			return err
 		}
 	}
-	o.FetchPrivate = f.private
+	o.FetchPrivate, o.PythonIndex, o.NPMRegistry = f.private, f.python, f.npm
 	if f.hook == "" {
 		return nil
 	}

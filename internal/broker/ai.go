@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,15 +147,15 @@ func (a *AI) answer(ctx context.Context, args guestwire.AIArgs) (json.RawMessage
 	var used Tokens
 	for attempt := 1; ; attempt++ {
 		answer, err := a.client.CreateChatCompletion(ctx, req)
-		used.Input += int64(answer.Usage.PromptTokens)
-		used.Output += int64(answer.Usage.CompletionTokens)
+		used.Input += int64(max(0, answer.Usage.PromptTokens))
+		used.Output += int64(max(0, answer.Usage.CompletionTokens))
 		if err != nil {
 			return nil, used, a.failed(ctx, err)
 		}
 		if len(answer.Choices) == 0 {
 			return nil, used, workbench.E(workbench.CodeToolFailed, "the model gave no answer")
 		}
-		said := answer.Choices[0].Message.Content
+		said := a.secrets.String(answer.Choices[0].Message.Content)
 		output, wrong := verdict(said)
 		if wrong == "" {
 			return output, used, nil
@@ -265,6 +266,7 @@ func (a *AI) failed(ctx context.Context, err error) error {
 		status = odd.HTTPStatusCode
 	}
 	private := errors.New(a.secrets.String(err.Error()))
+	var unreached *url.Error
 	switch {
 	case ctx.Err() != nil:
 		return workbench.E(workbench.CodeCancelled, "the run ended before the model answered").Caused(private)
@@ -276,6 +278,9 @@ func (a *AI) failed(ctx context.Context, err error) error {
 		return workbench.E(workbench.CodeToolFailed, "the AI endpoint refuses the request (%d)", status).WithHint("it may be too long for the model, or the model does not exist").Caused(private)
 	case status >= 500:
 		return workbench.E(workbench.CodeToolUnavailable, "the AI endpoint failed (%d)", status).WithHint("ask again").Caused(private)
+	case !errors.As(err, &unreached):
+		return workbench.E(workbench.CodeToolFailed, "the AI endpoint's answer cannot be read, or is too large").
+			WithHint("its operator has to look at it: it may not speak OpenAI's protocol").Caused(private)
 	}
 	return workbench.E(workbench.CodeToolUnavailable, "the AI endpoint cannot be reached, or did not answer in time").WithHint("ask again").Caused(private)
 }

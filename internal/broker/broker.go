@@ -36,6 +36,8 @@ type Governor interface {
 type Options struct {
 	AI     *AI
 	Search *Search
+	// Packages installs them.
+	Packages Installer
 }
 
 // Broker serves the runs of one server. It is safe for concurrent use.
@@ -77,12 +79,14 @@ func (b *Broker) Serve(ctx context.Context, from govern.Caller, op string, args 
 		return answer, nil, err
 	case guestwire.OpWebSearch:
 		return b.webSearch(ctx, from, args)
+	case guestwire.OpPackages:
+		answer, err := b.packages(ctx, from, args)
+		return answer, nil, err
 	case guestwire.OpFetch:
 		answer, err := b.fetch(ctx, from, args)
 		return answer, nil, err
 	}
-	return nil, nil, workbench.E(workbench.CodeNotBuilt, "this server does not have that operation").WithField("op").
-		WithHint("packages come with a later version")
+	return nil, nil, workbench.E(workbench.CodeNotBuilt, "this server does not have that operation").WithField("op")
 }
 
 func (b *Broker) call(ctx context.Context, from govern.Caller, raw json.RawMessage) (json.RawMessage, *workbench.ToolReceipt, error) {

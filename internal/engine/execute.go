@@ -350,7 +350,7 @@ func (x *execution) request() guestwire.ExecRequest {
 	return guestwire.ExecRequest{
 		ID: x.run.ID, Group: x.run.ID, Language: x.spec.Language, Source: []byte(x.spec.Code), Args: x.spec.Args,
 		Env: x.spec.Env, Stdin: []byte(x.spec.Stdin), Timeout: time.Duration(x.run.TimeoutMs) * time.Millisecond,
-		Grace: cancelGrace, OutputBytes: x.outputBytes() + x.s.Limits.FileBytes + 4,
+		Packages: workbench.PackagePaths(x.s.Packages), Grace: cancelGrace, OutputBytes: x.outputBytes() + x.s.Limits.FileBytes + 4,
 	}
 }
 

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"runtime"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/image"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 	"github.com/workbenchdev/workbench/internal/sandbox/pool"
@@ -209,4 +212,55 @@ func (e *Engine) loadTree(ctx context.Context, commit workbench.Commit) (workspa
 		return workspace.Tree{}, workbench.E(workbench.CodeCorrupt, "the manifest of commit %s is not the tree it names", commit.ID)
 	}
 	return tree, nil
+}
+
+// The sandbox in which the server itself installs packages: none of the sizes is
+// made for that.
+const (
+	workshopCPUs      = 2
+	workshopMemory    = workbench.GiB
+	workshopWorkspace = 2 * workbench.GiB
+	workshopFiles     = 200_000
+	workshopScratch   = workbench.GiB
+	workshopTasks     = 128
+)
+
+// Workshop starts a sandbox of an image for work of the server's own, which no
+// session ever has; release ends it. Codes: image_not_found, capacity_exhausted,
+// unavailable (the engine is stopping), and those of a start.
+func (e *Engine) Workshop(ctx context.Context, imageID string) (wire *guestwire.Client, release func(), err error) {
+	limits := workbench.DefaultLimits()
+	limits.CPUs, limits.Tasks = min(workshopCPUs, float64(runtime.NumCPU())), workshopTasks
+	limits.MemoryBytes, limits.WorkspaceBytes, limits.WorkspaceFiles, limits.ScratchBytes = workshopMemory, workshopWorkspace, workshopFiles, workshopScratch
+	kind, err := e.kind(ctx, imageID, "workshop", limits)
+	if err != nil {
+		return nil, nil, err
+	}
+	if e.draining() {
+		return nil, nil, errDraining()
+	}
+	if err := e.capacity.take(ctx); err != nil {
+		return nil, nil, err
+	}
+	w, err := pool.Start(ctx, e.o.Driver, kind)
+	if err != nil {
+		e.capacity.give()
+		return nil, nil, err
+	}
+	release = func() {
+		_ = w.Wire.Close()
+		kill, done := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
+		defer done()
+		if err := w.Box.Kill(kill); err != nil { // the driver's reaper tries again
+			e.log.Warn("workshop not fully removed", "sandbox", w.Box.ID(), "err", err)
+		}
+		e.capacity.give()
+	}
+	seed := make([]byte, 32)
+	_, _ = rand.Read(seed) // never fails
+	if _, err := w.Wire.Bind(ctx, guestwire.BindRequest{SessionNonce: hex.EncodeToString(seed[:8]), Seed: seed, Limits: kind.Limits}); err != nil {
+		release()
+		return nil, nil, err
+	}
+	return w.Wire, release, nil
 }

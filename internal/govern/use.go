@@ -15,9 +15,10 @@ import (
 
 // The services that code may use besides tools, as the rules name them.
 const (
-	ServiceAI     = "ai"
-	ServiceSearch = "search"
-	ServiceFetch  = "fetch" // has an action of its own in the rules
+	ServiceAI       = "ai"
+	ServiceSearch   = "search"
+	ServicePackages = "packages"
+	ServiceFetch    = "fetch" // has an action of its own in the rules
 )
 
 // Use asks the rules whether a run may use a service now, and counts the use:

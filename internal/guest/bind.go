@@ -224,7 +224,7 @@ func baseEnv(l guestwire.SandboxLimits) map[string]string {
 		"PATH": binDir + ":/usr/local/bin:/usr/bin:/bin", "HOME": homeDir, "LANG": "C.UTF-8",
 		"SHELL": "/bin/bash", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "Agg",
 		"OMP_NUM_THREADS": cpus, "OPENBLAS_NUM_THREADS": cpus, "MKL_NUM_THREADS": cpus, "NUMEXPR_MAX_THREADS": cpus,
-		"NODE_PATH": libDir + "/js:" + packagesDir + "/node_modules",
+		"NODE_PATH": libDir + "/js",
 	}
 	if weak(weakEnvironment) {
 		maps.Copy(env, ownEnv())

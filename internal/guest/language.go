@@ -59,6 +59,7 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 	}
 	own["WORKBENCH_SOCKET"], own["WORKBENCH_TOKEN"] = e.broker.socket.path, e.broker.token
 	maps.Copy(own, e.r.Env)
+	findPackages(own, e.r)
 	name := e.r.Name
 	if name == "" {
 		name = defaultNames[e.r.Language]
@@ -130,6 +131,9 @@ const noUserSite = "/nonexistent"
 // special reports whether the exec's environment has variables that an
 // interpreter looks at when it starts: one that waits has started without them.
 func (e *execution) special() bool {
+	if e.r.Context != "" && e.r.Language == workbench.Python && e.r.Packages != "" {
+		return true // they may be other versions of what a fork has loaded
+	}
 	for _, env := range []map[string]string{e.b.session, e.r.Env} {
 		for name := range env {
 			if slices.ContainsFunc(startVariables, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {

@@ -18,7 +18,6 @@ const (
 // Places inside the sandbox.
 const (
 	guestBinary  = "/opt/workbench/bin/guest"
-	packagesDir  = "/opt/workbench/packages"
 	skelDir      = "/opt/workbench/skel"
 	runDir       = "/run/workbench"
 	libDir       = runDir + "/lib"

@@ -38,6 +38,9 @@ const shellUsage = `usage:
                                 ask the model of this server; prints text, or JSON
   workbench web search QUERY [--limit N]
                                 web pages, one JSON object a line
+  eval "$(workbench packages install [--manager pip|npm] NAME...)"
+                                install packages, for later runs too; prints what makes
+                                the rest of the script find them
   workbench save FILE...        keep files beyond the session; prints id and name of each
   workbench result JSON|-       set the run's structured result
 
@@ -76,7 +79,7 @@ func shellCommand(args []string) int {
 	}
 	commands := map[string]func([]string) (int, error){
 		"save": saveFiles, "result": setResult, "call": callTool, "receipt": readReceipt,
-		"extract": extractText, "fetch": fetchURL, "tools search": searchTools, "tools schema": readSchema, "web search": searchWeb,
+		"extract": extractText, "packages install": installPackages, "fetch": fetchURL, "tools search": searchTools, "tools schema": readSchema, "web search": searchWeb,
 	}
 	for name, task := range shellTasks {
 		commands["ai "+name] = func(args []string) (int, error) { return askAI(task, args) }

@@ -156,9 +156,12 @@ type ExecRequest struct {
 	Name     string   // file name shown in tracebacks, and argv[0]; default main.py, main.mjs, main.ts, main.sh
 	Args     []string // after Name
 
-	Env   map[string]string // may not set WORKBENCH_*
-	Dir   string            // absolute inside the sandbox; default /mnt/files
-	Stdin []byte            // then end of file; at most MaxStdin
+	Env map[string]string // may not set WORKBENCH_*
+	Dir string            // absolute inside the sandbox; default /mnt/files
+	// Packages are the places of sets of packages that code finds without being
+	// told, separated by colons, the most important first.
+	Packages string
+	Stdin    []byte // then end of file; at most MaxStdin
 
 	Timeout time.Duration // wall time; 0: none
 	Grace   time.Duration // from asking a program to end until it is killed; 0: 1 s

@@ -161,8 +161,8 @@ func (r ExecRequest) Check() error {
 	bad := func(field, format string, args ...any) error {
 		return workbench.E(workbench.CodeInvalidRequest, format, args...).WithField(field)
 	}
-	size := len(r.Dir) + len(r.Name)
-	for _, a := range append(append([]string{r.Dir, r.Name}, r.Argv...), r.Args...) {
+	size := len(r.Dir) + len(r.Name) + len(r.Packages)
+	for _, a := range append(append([]string{r.Dir, r.Name, r.Packages}, r.Argv...), r.Args...) {
 		if strings.IndexByte(a, 0) >= 0 {
 			return bad("args", "an argument has a NUL byte")
 		}

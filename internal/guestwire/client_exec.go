@@ -30,6 +30,7 @@ type execBody struct {
 	KeepGroup   bool               `json:"keepGroup"`
 	Context     string             `json:"context,omitempty"`
 	Living      bool               `json:"living,omitempty"`
+	Packages    string             `json:"packages,omitempty"`
 }
 
 type attachBody struct {
@@ -77,7 +78,7 @@ func (c *Client) Exec(ctx context.Context, r ExecRequest, h ExecHandler) (*Exec,
 	}
 	body := execBody{ID: r.ID, Group: r.Group, Argv: toWords(r.Argv), Language: r.Language,
 		Name: r.Name, Args: toWords(r.Args), Env: envList(r.Env), Dir: r.Dir,
-		TimeoutNs: int64(r.Timeout), GraceNs: int64(r.Grace), OutputBytes: r.OutputBytes, KeepGroup: r.KeepGroup, Context: r.Context, Living: r.Living}
+		TimeoutNs: int64(r.Timeout), GraceNs: int64(r.Grace), OutputBytes: r.OutputBytes, KeepGroup: r.KeepGroup, Context: r.Context, Living: r.Living, Packages: r.Packages}
 	follow := map[uint8][]byte{}
 	if body.Source = r.Source; len(r.Source) > inline {
 		body.Source, body.SourceBytes = nil, int64(len(r.Source))

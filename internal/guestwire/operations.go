@@ -18,7 +18,7 @@ const (
 	OpAI         = "ai"           // args: AIArgs; the answer is an AIAnswer
 	OpWebSearch  = "web.search"   // args: WebSearchArgs; the answer is FoundPages
 	OpFetch      = "fetch"        // args: FetchArgs; the answer is a FetchAnswer
-	OpPackages   = "packages"     // args and answer are not settled yet
+	OpPackages   = "packages"     // args: PackagesArgs; the answer is an InstalledPackages
 )
 
 // PassedOn reports whether an operation is the host's alone to understand.
@@ -135,6 +135,18 @@ type FetchAnswer struct {
 	TotalBytes int64             `json:"totalBytes,omitempty"`
 	More       bool              `json:"more,omitempty"` // with the handle
 	Handle     string            `json:"handle,omitempty"`
+}
+
+// PackagesArgs are the arguments of OpPackages.
+type PackagesArgs struct {
+	Manager  string   `json:"manager"` // pip or npm
+	Packages []string `json:"packages"`
+}
+
+// InstalledPackages answer OpPackages.
+type InstalledPackages struct {
+	workbench.PackageSet
+	Path string `json:"path"` // where the set is
 }
 
 // WebSearchArgs are the arguments of OpWebSearch.

@@ -129,7 +129,7 @@ func (s *Server) exec(ch *channel) (any, error) {
 	}
 	r := ExecRequest{ID: b.ID, Group: b.Group, Argv: fromWords(b.Argv), Language: b.Language, Name: b.Name, Args: fromWords(b.Args),
 		Env: map[string]string{}, Dir: b.Dir, Timeout: time.Duration(b.TimeoutNs), Grace: time.Duration(b.GraceNs),
-		OutputBytes: b.OutputBytes, KeepGroup: b.KeepGroup, Context: b.Context, Living: b.Living}
+		OutputBytes: b.OutputBytes, KeepGroup: b.KeepGroup, Context: b.Context, Living: b.Living, Packages: b.Packages}
 	for _, kv := range b.Env {
 		k, v, _ := strings.Cut(string(kv), "=")
 		r.Env[k] = v

@@ -25,6 +25,7 @@ import (
 	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/identity"
 	"github.com/workbenchdev/workbench/internal/image"
+	"github.com/workbenchdev/workbench/internal/packages"
 	"github.com/workbenchdev/workbench/internal/payload"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 	"github.com/workbenchdev/workbench/internal/sandbox/oci"
@@ -64,6 +65,11 @@ type Options struct {
 	// FetchPrivate names hosts of private networks that code may reach, where the
 	// rules let it.
 	FetchPrivate []string
+	// PythonIndex and NPMRegistry are the registries that packages come from; "": the
+	// usual one of the package manager in the session's image. They may hold a user and a password. PackagesCache bounds the bytes of packages that no
+	// session has; 0: 10 GiB.
+	PythonIndex, NPMRegistry string
+	PackagesCache            int64
 	// Services are what code may use besides tools.
 	Services broker.Options
 	// WarnBefore are the times before a session's deadline at which it is warned;
@@ -210,7 +216,7 @@ func (s *Server) driver() (sandbox.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := oci.Open(oci.Options{Kind: kind, Instance: s.data.instance, Binary: binary, Guest: guest, Weaken: s.o.Weaken, Log: s.o.Log})
+	d, err := oci.Open(oci.Options{Packages: packages.SetsDir(s.packagesDir()), Kind: kind, Instance: s.data.instance, Binary: binary, Guest: guest, Weaken: s.o.Weaken, Log: s.o.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -252,6 +258,9 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	files := artifact.New(blobs, sealer, s.store, artifact.WithLog(s.o.Log), artifact.WithAccess(func(ctx context.Context, p workbench.Principal, a workbench.Artifact) error {
 		return s.tools.MayRead(ctx, p, a.SessionID, a.Dependencies)
 	}))
+	if err := s.packages(sealer); err != nil {
+		return err
+	}
 	engineID := workbench.NewID(workbench.KindEngine)
 	s.tools, s.upstream = s.governor(engineID, sealer, files)
 	s.engine = engine.New(engine.Options{

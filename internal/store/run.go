@@ -23,27 +23,27 @@ type receipt struct {
 const runColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, r.sealed, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, r.packages"
 
-// listedRunColumns leave the sealed spec out.
+// listedRunColumns leave the sealed spec out, and the locks of packages.
 const listedRunColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, NULL, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, '[]'"
 
 func scanRun(s scanner) (workbench.Run, error) {
 	var r workbench.Run
 	var exit sql.NullInt64
 	var cancel, stdout, stderr, created, started, finished, ends int64
-	var kept, dependencies, uses, approval string
+	var kept, dependencies, uses, approval, packages string
 	if err := s.Scan(&r.ID, &r.ProjectID, &r.TenantID, &r.UserID, &r.SessionID, &r.Revision, &r.Generation, &r.Number, &r.Lane, &r.Language,
 		&r.Status, &r.Reason, &r.Message, &exit, &r.Signal, &r.TimeoutMs, &r.IdempotencyKey, &r.Fingerprint, &r.Sealed, &cancel, &stdout, &stderr,
 		&kept, &dependencies, &r.InputRoot, &r.OutputRoot, &r.CommitID, &r.Image, &r.Driver, &r.PeakMemoryBytes, &created, &started, &finished,
-		&r.QueuedMs, &r.DurationMs, &ends, &r.ContextID, &r.ToolCalls, &uses, &approval); err != nil {
+		&r.QueuedMs, &r.DurationMs, &ends, &r.ContextID, &r.ToolCalls, &uses, &approval, &packages); err != nil {
 		return r, err
 	}
 	var k receipt
-	err := errors.Join(fromJSON(kept, &k), fromJSON(dependencies, &r.Dependencies), fromJSON(uses, &r.Services))
+	err := errors.Join(fromJSON(kept, &k), fromJSON(dependencies, &r.Dependencies), fromJSON(uses, &r.Services), fromJSON(packages, &r.Packages))
 	if approval != "" {
 		r.Approval = &workbench.Approval{}
 		err = errors.Join(err, fromJSON(approval, r.Approval))

@@ -13,17 +13,17 @@ import (
 
 const sessionColumns = "s.id, s.project_id, s.tenant_id, s.user_id, s.group_id, s.key_id, s.kind, s.agent, s.labels, s.state, s.generation, s.revision, " +
 	"s.size, s.limits, s.tools, s.aliases, s.image, s.driver, s.isolation, s.head_commit, s.created_at, s.expires_at, s.ended_at, s.active_at, " +
-	"s.lease_owner, s.lease_epoch, s.keep_at_expiry, s.keep_memory, s.suspended_at, s.checkpoint, s.fork_session, s.fork_run, s.fork_commit, s.history_bytes"
+	"s.lease_owner, s.lease_epoch, s.keep_at_expiry, s.keep_memory, s.suspended_at, s.checkpoint, s.fork_session, s.fork_run, s.fork_commit, s.history_bytes, s.packages"
 
 func scanSession(r scanner) (workbench.Session, error) {
 	var s workbench.Session
-	var labels, limits, tools, aliases, keep, checkpoint string
+	var labels, limits, tools, aliases, keep, checkpoint, packages string
 	var created, expires, ended, active, keepMemory, suspended int64
 	var from workbench.Lineage
 	if err := r.Scan(&s.ID, &s.ProjectID, &s.TenantID, &s.UserID, &s.GroupID, &s.KeyID, &s.Kind, &s.Agent, &labels, &s.State, &s.Generation,
 		&s.Revision, &s.Size, &limits, &tools, &aliases, &s.Image, &s.Driver, &s.Isolation, &s.HeadCommit, &created, &expires, &ended, &active,
 		&s.LeaseOwner, &s.LeaseEpoch, &keep, &keepMemory, &suspended, &checkpoint, &from.SessionID, &from.RunID, &from.CommitID,
-		&s.HistoryBytes); err != nil {
+		&s.HistoryBytes, &packages); err != nil {
 		return s, err
 	}
 	if from.CommitID != "" {
@@ -31,7 +31,10 @@ func scanSession(r scanner) (workbench.Session, error) {
 	}
 	s.CreatedAt, s.ExpiresAt, s.EndedAt, s.ActiveAt = fromMicros(created), fromMicros(expires), pointMicros(ended), fromMicros(active)
 	err := errors.Join(fromJSON(labels, &s.Labels), fromJSON(limits, &s.Limits), fromJSON(tools, &s.Tools), fromJSON(aliases, &s.Aliases),
-		fromJSON(keep, &s.KeepAtExpiry))
+		fromJSON(keep, &s.KeepAtExpiry), fromJSON(packages, &s.Packages))
+	for i := range s.Packages {
+		s.Packages[i].Lock = nil
+	}
 	s.Tools, s.Aliases, s.KeepAtExpiry = list(s.Tools), list(s.Aliases), list(s.KeepAtExpiry)
 	s.KeepMemory = keepMemory != 0
 	if suspended != 0 {
@@ -64,8 +67,9 @@ func (t *tx) insertSession(s workbench.Session, r workbench.Revision) error {
 	}
 	if _, err := t.exec(`INSERT INTO sessions (id, project_id, tenant_id, user_id, group_id, key_id, kind, agent, labels, state, generation,
 		revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at, keep_at_expiry, keep_memory,
-		fork_session, fork_run, fork_commit)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)`,
+		fork_session, fork_run, fork_commit, packages)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27,
+			COALESCE((SELECT f.packages FROM sessions f WHERE f.id = $25), '[]'))`,
 		s.ID, s.ProjectID, s.TenantID, s.UserID, s.GroupID, s.KeyID, string(s.Kind), s.Agent, labelsJSON(s.Labels), string(workbench.SessionActive),
 		s.Generation, r.Number, s.Size, toJSON(s.Limits), toJSON(list(s.Tools)), toJSON(list(s.Aliases)), s.Image, s.Driver, s.Isolation,
 		micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt), toJSON(list(s.KeepAtExpiry)), oneOrZero(s.KeepMemory),

@@ -60,7 +60,7 @@ func (db *DB) Dispatch(ctx context.Context, d DispatchRecord) error {
 			}
 		}
 		t.notify(RunTopic(d.RunID), SessionTopic(h.id))
-		_, err = t.exec(`UPDATE runs SET status = 'dispatching', generation = $2, input_root = $3, image = $4, driver = $5, log_seq = $6,
+		_, err = t.exec(`UPDATE runs SET status = 'dispatching', packages = (SELECT s.packages FROM sessions s WHERE s.id = runs.session_id), generation = $2, input_root = $3, image = $4, driver = $5, log_seq = $6,
 			started_at = CASE WHEN started_at = 0 THEN $7 ELSE started_at END,
 			queued_ms = CASE WHEN started_at = 0 AND $7 > created_at THEN ($7 - created_at) / 1000 ELSE queued_ms END WHERE id = $1`,
 			d.RunID, d.Generation, d.InputRoot, d.Image, d.Driver, o.end.seq, at)

@@ -98,6 +98,7 @@ func sdkServer(done func(string)) *mcp.Server {
 type badServer struct {
 	out     *bufio.Writer
 	version int
+	late    json.RawMessage // the id of a call that is answered with the next one
 }
 
 func (s *badServer) take(line []byte) {
@@ -130,7 +131,7 @@ func (s *badServer) result(id json.RawMessage, result string) {
 
 func (s *badServer) list(id json.RawMessage) {
 	var tools []string
-	for _, name := range []string{"env", "say", "twice", "big", "big-first", "die", "die-after", "hang", "inside", "refuse", "junk", "strange", "change", "leak", "wants"} {
+	for _, name := range []string{"env", "say", "twice", "big", "big-first", "die", "die-after", "hang", "inside", "refuse", "junk", "strange", "change", "leak", "wants", "late"} {
 		tools = append(tools, fmt.Sprintf(`{"name":%q,"description":"version %d","inputSchema":{"type":"object"}}`, name, s.version))
 	}
 	tools = append(tools, `{"name":"bad name","inputSchema":{"type":"object"}}`, `{"name":"remote","inputSchema":{"type":"object","properties":{"a":{"$ref":"http://evil.example/x"}}}}`,
@@ -141,6 +142,10 @@ func (s *badServer) list(id json.RawMessage) {
 const said = `{"content":[{"type":"text","text":"done"}]}`
 
 func (s *badServer) call(id json.RawMessage, name string) {
+	if s.late != nil {
+		s.result(s.late, `{"content":[{"type":"text","text":"late"}]}`)
+		s.late = nil
+	}
 	big := func() {
 		part := strings.Repeat("x", 1<<20)
 		for range 100 {
@@ -179,6 +184,8 @@ func (s *badServer) call(id json.RawMessage, name string) {
 		_ = s.out.Flush()
 		os.Exit(0)
 	case "hang":
+	case "late":
+		s.late = id
 	case "inside":
 		fmt.Fprintf(s.out, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"broke with %s"}}`+"\n", id, os.Getenv("TOKEN"))
 	case "refuse":
@@ -334,19 +341,23 @@ func TestAProgramThatEnds(t *testing.T) {
 	}
 }
 
-func TestAProgramThatDoesNotAnswer(t *testing.T) {
-	w := mustWorld(t, upstream.Options{})
-	app, _, done := programApp(t, "bad")
-	tools := w.mustTools(app, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	_, err := w.ask(ctx, app, tools["hang"], `{}`, nil)
-	w.mustFail(err, workbench.CodeToolTimeout, true)
-	if got := done(); len(got) != 1 {
-		t.Errorf("done: %q", got)
-	}
-	if a, err := w.ask(t.Context(), app, tools["say"], `{}`, nil); err != nil || string(a.Result) != `"done"` {
-		t.Errorf("the next call: %s, %v", a.Result, err)
+func TestAProgramThatDoesNotAnswerInTime(t *testing.T) {
+	for _, name := range []string{"hang", "late"} {
+		w := mustWorld(t, upstream.Options{})
+		app, _, done := programApp(t, "bad")
+		tools := w.mustTools(app, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		_, err := w.ask(ctx, app, tools[name], `{}`, nil)
+		cancel()
+		w.mustFail(err, workbench.CodeToolTimeout, true)
+		if got := done(); len(got) != 1 {
+			t.Errorf("%s: done: %q", name, got)
+		}
+		for range 2 {
+			if a, err := w.ask(t.Context(), app, tools["say"], `{}`, nil); err != nil || string(a.Result) != `"done"` {
+				t.Errorf("%s: the next call: %s, %v", name, a.Result, err)
+			}
+		}
 	}
 }
 

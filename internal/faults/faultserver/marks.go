@@ -20,6 +20,7 @@ func mountMarks(folder string) *oci.Weakening {
 	return &oci.Weakening{
 		Bound: cgroup.Limits{MemoryBytes: 64 << 30, CPUs: float64(runtime.NumCPU()), Tasks: 200_000}, // none in effect
 		Spec: func(s *specs.Spec) {
+			s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == marksInside })
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: marksInside, Type: "bind", Source: folder,
 				Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"}})
 		},

@@ -12,13 +12,13 @@ const vm = require('vm');
 const Module = require('module');
 const path = require('path');
 const { pathToFileURL } = require('url');
+const packages = require('/run/workbench/lib/packages.cjs');
 
 const CONTROL = 4;
 const REPORT = 5;
 const BECOME_KERNEL = 0xffffffff; // see becomeKernel in the guest
 const WORKSPACE = '/mnt/files';
 const HELPER = '/run/workbench/lib/js/workbench/index.mjs';
-const PACKAGES = 'file:///opt/workbench/packages/index.mjs'; // where packages are looked for last
 
 const loader = findLoader();
 const reallyExit = process.reallyExit;
@@ -121,10 +121,15 @@ function findHelper(loader) {
     if (typeof original !== 'function') continue;
     const again = (error, self, specifier, rest) => {
       if (error?.code !== 'ERR_MODULE_NOT_FOUND' || !bare(specifier)) throw error;
-      try {
-        const found = Reflect.apply(original, self, [specifier, PACKAGES, ...rest]);
-        return typeof found?.then === 'function' ? found.catch(() => { throw error; }) : found;
-      } catch { throw error; }
+      const places = packages.places();
+      const next = (at) => {
+        if (at === places.length) throw error;
+        try {
+          const found = Reflect.apply(original, self, [specifier, pathToFileURL(`${places[at]}/node/index.mjs`).href, ...rest]);
+          return typeof found?.then === 'function' ? found.catch(() => next(at + 1)) : found;
+        } catch { return next(at + 1); }
+      };
+      return next(0);
     };
     loader[method] = function (specifier, parent, ...rest) {
       if (own(specifier)) return helper;
@@ -237,6 +242,7 @@ function start() {
     }
   }
   for (const [key, value] of job.env) process.env[key] = value;
+  if (process.env.WORKBENCH_PACKAGES) packages.use();
   process.argv = [process.execPath, path.join(WORKSPACE, job.name), ...job.args];
   let helper;
   const lazy = { get: () => helper ??= require('/run/workbench/lib/js/workbench/index.cjs'), set(value) { hidden(globalThis, 'workbench', { value, writable: true }); } };

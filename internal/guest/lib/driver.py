@@ -20,7 +20,6 @@ import types
 
 CONTROL, REPORT = 4, 5
 LIBRARIES = "/run/workbench/lib/python"
-PACKAGES = "/opt/workbench/packages"
 WORKSPACE = "/mnt/files"
 NO_BASE = "/nonexistent"  # see noUserSite in the guest
 BECOME_KERNEL = b"\xff\xff\xff\xff"  # see becomeKernel there
@@ -353,7 +352,7 @@ def shadowed(preloaded):
     that is there already, or would settle how such a one is set up."""
     import importlib.machinery
     suffixes = tuple(importlib.machinery.all_suffixes())
-    for place in (WORKSPACE, own_site()):
+    for place in (WORKSPACE, own_site(), *package_places()):
         try:
             names = os.listdir(place)
         except OSError:
@@ -370,6 +369,19 @@ def shadowed(preloaded):
         own = os.path.expanduser("~/.config/matplotlib")
         return os.path.exists(own) and any(os.path.exists(own + name) for name in ("/matplotlibrc", "/stylelib"))
     return False
+
+
+def package_places():
+    """The directories of the packages that this run has, which come before the
+    image's own."""
+    return [place + "/python" for place in os.environ.get("WORKBENCH_PACKAGES", "").split(":") if place]
+
+
+def use_packages():
+    """Has imports find the run's packages, here and in interpreters that it starts."""
+    if os.environ.get("WORKBENCH_PACKAGES"):
+        import workbench_packages
+        workbench_packages.use()
 
 
 def own_site():
@@ -434,9 +446,9 @@ def main(preloaded=()):
     filename = os.path.join(WORKSPACE, name)
     sys.argv[:] = [name] + args
     sys.path[0] = WORKSPACE
-    for place in (PACKAGES, LIBRARIES):
-        if place not in sys.path:
-            sys.path.append(place)
+    if LIBRARIES not in sys.path:
+        sys.path.append(LIBRARIES)
+    use_packages()
     # As the interpreter would: a line cache that needs no file.
     text = source.decode("utf-8", "replace")
     linecache.cache[filename] = (len(source), None, text.splitlines(True), filename)

@@ -256,6 +256,7 @@ function ready() {
 module.exports = function main(driver) {
   const start = readStart();
   for (const [key, value] of start.env) process.env[key] = value;
+  if (process.env.WORKBENCH_PACKAGES) require('/run/workbench/lib/packages.cjs').use();
   try {
     process.chdir(start.directory);
   } catch (error) {

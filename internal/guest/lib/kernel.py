@@ -21,7 +21,6 @@ import types
 
 CONTROL, REPORT = 4, 5
 LIBRARIES = "/run/workbench/lib/python"
-PACKAGES = "/opt/workbench/packages"
 WORKSPACE = "/mnt/files"
 KEPT_SOURCES = 1000  # of cells, for tracebacks
 
@@ -337,9 +336,10 @@ def main(driver):
     sys.modules["__main__"] = module
     shell = make_shell(module)
     import site
-    for place in (PACKAGES, LIBRARIES, site.getusersitepackages()):
+    for place in (LIBRARIES, site.getusersitepackages()):
         if place not in sys.path:
             sys.path.append(place)
+    driver.use_packages()
     sys.path[0] = WORKSPACE
     sys.argv[:] = [""]
     signal.signal(signal.SIGINT, on_interrupt)

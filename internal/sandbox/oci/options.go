@@ -29,6 +29,9 @@ type Options struct {
 	Instance string
 	Binary   string // path of the runtime
 	Guest    string // path of the static guest binary
+	// Packages is a directory of sets of packages, which every sandbox can read, and
+	// cannot list if its mode says so; "": none.
+	Packages string
 	// StateDir is for this instance alone and best in memory; it is made when
 	// missing. Default: /run/workbench/<instance>. Runtimes put sockets below
 	// it, so the path may have at most 49 bytes.

@@ -64,6 +64,10 @@ func (d *Driver) buildSpec(l *live) *specs.Spec {
 			},
 		},
 	}
+	if d.o.Packages != "" {
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: "/opt/workbench/packages", Type: "bind", Source: d.o.Packages,
+			Options: []string{"bind", "ro", "nosuid", "nodev"}})
+	}
 	if d.o.Kind == Runsc {
 		runscSpec(s, l.image)
 	} else {

@@ -6,6 +6,7 @@
     workbench.tools.search("invoices")     # tools that this session may call
     workbench.ai.summarise(text, words=50)
     workbench.web.search("...")
+    workbench.packages.install("rich")             # then import rich
     workbench.fetch("https://api.example.com/v1/items").json()  # a host that the rules let this run reach
     workbench.extract("report.pdf")        # text, Markdown or tables of a document
     workbench.save("summary.txt", "Reviewed output")
@@ -25,7 +26,7 @@ import json
 import os
 import socket
 
-__all__ = ["call", "receipt", "tools", "ai", "web", "fetch", "extract", "save", "result", "display", "aio", "Receipt", "WorkbenchError"]
+__all__ = ["call", "receipt", "tools", "ai", "web", "packages", "fetch", "extract", "save", "result", "display", "aio", "Receipt", "WorkbenchError"]
 
 _MAX_REQUEST = 384 << 10
 _MAX_ANSWER = 1 << 20
@@ -143,7 +144,7 @@ def _exchange(body, content=b""):
 
 
 # What asks others than the sandbox is loaded when it is used.
-_LATER = frozenset(("call", "receipt", "tools", "ai", "web", "fetch", "extract", "Response"))
+_LATER = frozenset(("call", "receipt", "tools", "ai", "web", "packages", "fetch", "extract", "Response"))
 
 
 def __getattr__(name):

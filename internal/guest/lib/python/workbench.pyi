@@ -69,6 +69,23 @@ def save(name: str | PathLike[str], content: str | bytes | bytearray | memoryvie
 def result(value: Any) -> None: ...
 def display(value: Any, id: str | None = None, update: bool = False, metadata: Mapping[str, Any] | None = None) -> None: ...
 
+class LockedPackage(TypedDict):
+    name: str
+    version: str
+    hash: str
+
+class PackageSet(TypedDict):
+    manager: str
+    requested: list[str]
+    name: str
+    path: str
+    lock: list[LockedPackage]
+    bytes: int
+
+class packages:
+    @staticmethod
+    def install(*packages: str, manager: Literal["pip", "npm"] = "pip") -> PackageSet: ...
+
 class tools:
     @staticmethod
     def search(query: str, limit: int = 10) -> list[FoundTool]: ...

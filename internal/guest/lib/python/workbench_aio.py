@@ -18,7 +18,7 @@ from concurrent.futures import Future
 
 import workbench
 
-__all__ = ["call", "receipt", "tools", "ai", "web", "fetch"]
+__all__ = ["call", "receipt", "tools", "ai", "web", "packages", "fetch"]
 
 PARALLEL = 8  # calls at once; more wait here
 
@@ -152,6 +152,12 @@ def _eager(operation):
 call = _eager(workbench.call)
 receipt = _eager(workbench.receipt)
 fetch = _eager(workbench.fetch)
+
+
+class packages:
+    """Packages from the registries that this server asks."""
+
+    install = staticmethod(_eager(workbench.packages.install))
 
 
 class tools:

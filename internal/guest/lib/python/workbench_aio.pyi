@@ -1,7 +1,7 @@
 from collections.abc import Coroutine
-from typing import Any, Mapping, Sequence
+from typing import Any, Literal, Mapping, Sequence
 
-from workbench import FoundPage, FoundTool, Receipt, Response, ToolSchema
+from workbench import FoundPage, FoundTool, PackageSet, Receipt, Response, ToolSchema
 
 def call(tool: str, args: Mapping[str, Any] | None = None, *, version: str | None = None, connection_alias: str | None = None,
          connection: str | None = None) -> Coroutine[Any, Any, Receipt]: ...
@@ -15,6 +15,10 @@ class tools:
 
 def fetch(url: str, method: str = "GET", *, headers: Mapping[str, str] | None = None, body: str | bytes | None = None, json: Any = None,
           connection: str | None = None) -> Coroutine[Any, Any, Response]: ...
+
+class packages:
+    @staticmethod
+    def install(*packages: str, manager: Literal["pip", "npm"] = "pip") -> Coroutine[Any, Any, PackageSet]: ...
 
 class ai:
     @staticmethod

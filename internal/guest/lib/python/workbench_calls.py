@@ -8,6 +8,7 @@ import binascii
 import functools
 import json
 import os
+import sys
 import time
 
 from workbench import Receipt, _exchange, _Fields, _request
@@ -128,6 +129,25 @@ class web:
     def search(query: str, limit: int = 5) -> list[dict]:
         """Pages that fit, best first: title, url, snippet."""
         return _ask("web.search", {"query": str(query), "limit": limit}, _items)
+
+
+class packages:
+    """Packages from the registries that this server asks."""
+
+    @staticmethod
+    @_operation
+    def install(*packages: str, manager: str = "pip") -> dict:
+        """Installs packages, such as "rich" or "rich==14.0.0", with what they need:
+        for this program, for those that it starts, and for later runs of the
+        session. manager is pip or npm. Returns the set: name, path, lock, bytes."""
+        def use(answer):
+            import workbench_packages
+            workbench_packages.use(answer["path"])
+            if manager == "pip" and (loaded := workbench_packages.loaded(answer["path"])):
+                print("workbench: loaded already, so the next run is the first that has the installed one:", ", ".join(loaded), file=sys.stderr)
+            return _Fields(answer)
+
+        return _ask("packages", {"manager": str(manager), "packages": [str(p) for p in packages]}, use)
 
 
 def _items(answer):

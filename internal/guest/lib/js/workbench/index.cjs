@@ -266,6 +266,21 @@ const web = {
   },
 };
 
+/** Packages from the registries that this server asks. */
+const packages = {
+  /**
+   * Installs packages, such as "lodash" or "lodash@4.17.21", with what they need:
+   * for this program, for those that it starts, and for later runs of the session.
+   * options.manager is npm or pip. Gives the set: name, path, lock, bytes.
+   */
+  install(wanted, options = {}) {
+    return ask('packages', () => ({ manager: text(checked(options, 'manager').manager) ?? 'npm', packages: [wanted].flat().map(String) }), (answer) => {
+      require('/run/workbench/lib/packages.cjs').use(answer.path);
+      return answer;
+    });
+  },
+};
+
 /** What a host answered: status, headers (names in lower case) and body. */
 class FetchedResponse {
   constructor(status, headers, body) {
@@ -421,5 +436,5 @@ function display(value, options = {}) {
   return show(options.update ? 'update' : 'display', bundle(value), options);
 }
 
-module.exports = { call, receipt, tools, ai, web, fetch: request, extract, save, result, display, WorkbenchError };
+module.exports = { call, receipt, tools, ai, web, packages, fetch: request, extract, save, result, display, WorkbenchError };
 for (const [name, value] of Object.entries({ show, bundle, settled, isCall, abandon })) Object.defineProperty(module.exports, name, { value }); // of the kernel

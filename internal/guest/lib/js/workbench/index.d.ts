@@ -131,6 +131,21 @@ export interface FetchedResponse {
 /** Makes a request to a host that the rules let this run reach. Redirects are not followed. */
 export function fetch(url: string | URL, options?: { method?: string; headers?: Record<string, string>; body?: string | ArrayBufferView; json?: unknown; connection?: string }): Promise<FetchedResponse>;
 
+export interface PackageSet {
+  manager: 'pip' | 'npm';
+  requested: string[];
+  name: string;
+  path: string;
+  lock?: { name: string; version: string; hash: string }[];
+  bytes: number;
+}
+
+/** Packages from the registries that this server asks. */
+export const packages: {
+  /** Installs packages, for this program, those that it starts, and later runs of the session. */
+  install(packages: string | string[], options?: { manager?: 'npm' | 'pip' }): Promise<PackageSet>;
+};
+
 export interface Table {
   name: string;
   rows: string[][];
@@ -146,6 +161,7 @@ declare const helper: {
   tools: typeof tools;
   ai: typeof ai;
   web: typeof web;
+  packages: typeof packages;
   fetch: typeof fetch;
   extract: typeof extract;
   save: typeof save;
