@@ -47,6 +47,7 @@ func (r *result) judge() {
 	r.ratioAtMost("return from suspension, 30 MiB of live memory", 1.5, "1.5 × bare runsc restore", nameReturnMemory, nameRestore, "python")
 	r.atMost("call of a no-op tool from inside and back, median", 5, nameCall, "python", median)
 	r.ratioAtMost("8 calls at once", 3, "3 × one", nameCalls, nameCall, "python")
+	r.atMost("cached set of packages, what it adds to a session's first run, median", 50, namePackages, "python", median)
 	r.figureAtMost("policy evaluation with 1,000 policies, median", 1, nameDecision)
 	r.equalCells()
 	r.figureAtMost("memory that an idle warm session adds, plain interpreters (PSS)", 60, nameIdlePlain)

@@ -90,7 +90,12 @@ func run(ctx context.Context, o options) (err error) {
 	res := result{Schema: schema, Date: time.Now().UTC().Truncate(time.Second)}
 	res.Host = describeHost(dir)
 
-	world, err := openWorld(ctx, o, filepath.Join(dir, "server"), setting{warm: warmSandboxes, suspendAfter: -1, watched: true})
+	index, err := openIndex(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, index.close()) }()
+	world, err := openWorld(ctx, o, filepath.Join(dir, "server"), setting{warm: warmSandboxes, suspendAfter: -1, watched: true, pythonIndex: index.url})
 	if err != nil {
 		return err
 	}
@@ -115,7 +120,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	contenders := append(append(world.contenders(), tools.contenders()...), peers.contenders()...)
+	contenders := append(append(append(world.contenders(), tools.contenders()...), world.packages()), peers.contenders()...)
 	if res.Rows, err = measure(ctx, o, contenders); err != nil {
 		return err
 	}

@@ -62,6 +62,7 @@ type setting struct {
 	warm         int           // sandboxes kept ready
 	suspendAfter time.Duration // below 0: never
 	watched      bool          // its sandboxes are measured; none of them can be checkpointed
+	pythonIndex  string        // where it installs packages from
 	secret       string        // key made in an earlier world on the same directory; "" makes one
 }
 
@@ -80,6 +81,7 @@ func openWorld(ctx context.Context, o options, dir string, how setting) (*world,
 		Runsc: filepath.Join(o.bin, "runsc"), Guest: filepath.Join(o.bin, "guest"),
 		Log:  slog.New(slog.NewTextHandler(log, nil)),
 		Warm: map[string]int{workbench.DefaultSize: how.warm}, SuspendAfter: how.suspendAfter,
+		PythonIndex: how.pythonIndex,
 	}
 	if how.watched {
 		settings.WrapDriver = func(d sandbox.Driver) sandbox.Driver {

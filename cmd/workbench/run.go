@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -263,6 +264,9 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 	if err != nil {
 		return err
 	}
+	if run.Status == workbench.StatusAwaitingApproval {
+		a.note("%s waits for an approval: workbench approve %s%s, with a key that may", run.ID, run.ID, client.again)
+	}
 	if f.aside {
 		a.note("follow it: workbench runs events %s%s", run.ID, client.again)
 		return a.print(run, func() error {
@@ -291,6 +295,7 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 		a.cut(workbench.Stderr, receipt.Outputs.Stderr, client.again)
 	} else {
 		a.summary(receipt, saved, f.out, client.again)
+		a.callsOf(ctx, client, receipt.Run)
 	}
 	if status := exitOf(receipt.Run); status != 0 {
 		return exitError(status)
@@ -327,6 +332,9 @@ func exitOf(r workbench.Run) int {
 // again is what makes a later command speak to the same server.
 func (a *app) summary(r workbench.Receipt, saved []savedFile, out, again string) {
 	a.note("%s", a.words(ending(r.Run)))
+	if r.Withheld != nil {
+		a.note("what it printed is withheld: %s", a.callError(r.Withheld))
+	}
 	if len(r.LimitsHit) > 0 {
 		a.note("limits met: %s", strings.Join(r.LimitsHit, ", "))
 	}
@@ -346,6 +354,28 @@ func (a *app) summary(r workbench.Receipt, saved []savedFile, out, again string)
 	}
 	if n := toFetch(r); out == "" && n > 0 {
 		a.note("the run changed %s: workbench runs files %s --out DIR%s brings %s here", counted(n, "file"), r.ID, again, themOrIt(n))
+	}
+}
+
+// callsOf says which of a run's tool calls have not succeeded: the program may
+// not have looked.
+func (a *app) callsOf(ctx context.Context, client *client, r workbench.Run) {
+	if r.ToolCalls == 0 {
+		return
+	}
+	list, err := client.ToolReceipts(ctx, sdk.ReceiptFilter{RunID: r.ID}, workbench.Page{Limit: 100})
+	if err != nil {
+		a.note("its tool calls cannot be read: %v", err)
+		return
+	}
+	for _, call := range slices.Backward(list.Items) { // the first first
+		switch {
+		case call.Status == workbench.CallSucceeded:
+		case call.Error != nil:
+			a.note("call      %s %s: %s", call.Tool, call.Status, a.callError(call.Error))
+		default:
+			a.note("call      %s %s  %s", call.Tool, call.Status, call.ID)
+		}
 	}
 }
 

@@ -81,7 +81,7 @@ func (a *app) runsShow(l *local) *cobra.Command {
 }
 
 func (a *app) showRun(r workbench.Receipt) error {
-	err := a.fields("run", r.ID, "session", r.SessionID, "status", string(r.Status), "reason", string(r.Reason), "message", a.words(r.Message),
+	err := a.fields("run", r.ID, "session", r.SessionID, "status", string(r.Status), "reason", string(r.Reason), "message", a.words(r.Message), "withheld", a.callError(r.Withheld),
 		"error", errorName(r), "lane", string(r.Lane), "language", string(r.Language), "context", r.ContextID, "cell", cellNumber(r.Run), "exit code", exitCode(r.Run), "signal", r.Signal, "took", took(r.Run), "queued for", millis(r.QueuedMs),
 		"stdout", a.bytes(r.Outputs.Stdout.TotalBytes), "stderr", a.bytes(r.Outputs.Stderr.TotalBytes),
 		"commit", r.CommitID, "shared", sharedChanges(r.Run), "driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),

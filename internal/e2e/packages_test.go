@@ -217,6 +217,12 @@ console.log(require('fs').existsSync(set.path + '/node/ran'));
 	if reg.asks() != asked {
 		t.Errorf("the registry was asked for what is there")
 	}
+	fork, err := s.c.ForkAgentSession(t.Context(), s.id, sdk.ForkSession{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forked := &session{t: t, c: s.c, id: fork.ID}
+	wantOut(t, forked.mustPython(`import greeting; print(greeting.VERSION)`), "1\n")
 	// Another tenant cannot know, or guess, that a set is there.
 	foreign := mustSessionOf(t, d.mustUser(t, "globex", "eve"), sdk.CreateSession{})
 	wantOut(t, foreign.mustPython(`
@@ -298,11 +304,11 @@ func TestPackagesThatCannotBe(t *testing.T) {
 }
 
 // The registries themselves, as pip and npm know them, with a wheel that has native
-// code.
+// code, which lives on in a memory that is kept.
 func TestPackagesOfTheRegistries(t *testing.T) {
-	d := mustDesk(t, nil)
+	d := mustDesk(t, quick)
 	d.rules(t, "packages", allowPackages)
-	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{KeepMemory: true})
 	limit := int64(120_000)
 	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.Python, TimeoutMs: &limit, Code: `
 workbench.packages.install("ujson==5.10.0", "humanize==4.12.0")
@@ -314,4 +320,13 @@ await workbench.packages.install('is-odd@3.0.1');
 const { default: isOdd } = await import('is-odd');
 console.log(isOdd(3), require('is-number')(4));
 `}), "true true\n")
+	wantOut(t, s.cell(workbench.Python, `import ujson; print(ujson.dumps([1]))`), "[1]\n")
+	if at := s.mustSuspended(); !at.MemoryKept {
+		t.Errorf("suspended %+v", at)
+	}
+	back := s.cell(workbench.Python, `import humanize; print(ujson.dumps([2]), humanize.intcomma(1000))`)
+	wantOut(t, back, "[2] 1,000\n")
+	if back.VariablesLost || back.Generation != 1 {
+		t.Errorf("it returned in generation %d, variables lost: %t", back.Generation, back.VariablesLost)
+	}
 }
