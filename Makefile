@@ -24,7 +24,7 @@ LONGEST := ./internal/e2e ./internal/guest ./internal/faults ./internal/sandbox/
 include runtime/runtime.mk
 include image/image.mk
 
-.PHONY: help setup demo run build install test soak lint lint-openapi mcp-servers fmt generate bench clean
+.PHONY: help setup demo run build install test soak lint lint-openapi mcp-servers conformance fmt generate bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,9 +50,12 @@ demo: setup ## set up, then run the example job in a gVisor sandbox and show wha
 run: setup ## serve on 127.0.0.1:8080 (data in .cache/data); prints an admin key at the first start
 	@bin/workbench serve --data $(CACHE)/data --images $(IMAGES)
 
-test: setup lint-openapi mcp-servers ## everything that must hold: real sandboxes, SQLite and PostgreSQL
+test: setup lint-openapi mcp-servers conformance ## everything that must hold: real sandboxes, SQLite and PostgreSQL
 	@$(GO) vet ./...
 	@WORKBENCH_IMAGES=$(IMAGES) $(GOTEST) $(LONGEST) ./...
+
+conformance: tools/conformance/node_modules/.package-lock.json ## the client side of the MCP conformance suite
+	@GO=$(GO) tools/conformance/run.sh
 
 soak: setup mcp-servers ## the long form: 1,000 kills, everything on both runtimes
 	@WORKBENCH_IMAGES=$(IMAGES) WORKBENCH_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run 'Soak|Kill|PowerCut' ./internal/faults/...
@@ -73,6 +76,11 @@ tools/openapi/node_modules/.package-lock.json: tools/openapi/package-lock.json
 
 # The public MCP servers that tests call are pinned likewise.
 mcp-servers: tools/mcp/node_modules/.package-lock.json
+
+tools/conformance/node_modules/.package-lock.json: tools/conformance/package-lock.json
+	@echo "installing the MCP conformance suite from its pinned packages"
+	@cd tools/conformance && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+	@touch $@
 
 tools/mcp/node_modules/.package-lock.json: tools/mcp/package-lock.json
 	@command -v node >/dev/null && command -v npm >/dev/null || { echo "mcp-servers: needs node (18.17 or newer) and npm; make setup installs them"; exit 1; }
