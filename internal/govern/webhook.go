@@ -26,11 +26,20 @@ type Webhook struct {
 	client *http.Client
 }
 
-// NewWebhook checks the address. Code: invalid_request.
+// secretPrefix begins a secret as Standard Webhooks writes it: base64 follows.
+const secretPrefix = "whsec_"
+
+// NewWebhook checks the address, and reads the secret: what follows whsec_ is
+// base64, anything else is the secret itself. Code: invalid_request.
 func NewWebhook(address string, secret []byte) (*Webhook, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 		return nil, workbench.E(workbench.CodeInvalidRequest, "the webhook must be an http or https URL").WithField("approval-webhook")
+	}
+	if coded, ok := bytes.CutPrefix(secret, []byte(secretPrefix)); ok {
+		if secret, err = base64.StdEncoding.DecodeString(string(coded)); err != nil || len(secret) == 0 {
+			return nil, workbench.E(workbench.CodeInvalidRequest, "what follows %s in the webhook's secret must be base64", secretPrefix).WithField("approval-webhook-secret-file")
+		}
 	}
 	return &Webhook{URL: address, Secret: secret, client: &http.Client{Timeout: 10 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
