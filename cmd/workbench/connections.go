@@ -15,13 +15,16 @@ func (a *app) connectionCommand() *cobra.Command {
 	var l local
 	c := group(&cobra.Command{
 		Use: "connection", Aliases: []string{"connections"}, Short: "Keep, rotate and revoke the credentials that tools are called with",
-		Long: "A connection is the right to act at a provider. The server alone uses its credentials, and never shows them again; sessions and code name it by its alias.\n\n" + asAdmin,
+		Long: "A connection is the right to act at a provider. The server alone uses its credentials, and never shows them again; sessions and code name it by its alias.\n\n" + asManager,
 	})
 	l.flags(c.PersistentFlags(), home())
 	databaseFlag(c.PersistentFlags(), &l.options)
 	c.AddCommand(a.connectionAdd(&l), a.connectionList(&l), a.connectionShow(&l), a.connectionRotate(&l), a.connectionRevoke(&l))
 	return c
 }
+
+// asManager is what commands about connections work on.
+const asManager = asAdmin + " A user's key with the scope manage has that user's own."
 
 // secretsAre says how secrets are given.
 const secretsAre = "No secret is the value of a flag: others on the machine can read command lines. Each is read from a file (--…-file), from standard input (--…-file -) or from an environment variable (--…-env); an end of line behind it does not count.\n\n" +
@@ -33,7 +36,7 @@ func (a *app) connectionAdd(l *local) *cobra.Command {
 	var f secretFlags
 	c := &cobra.Command{
 		Use: "add ALIAS --provider PROVIDER --bearer-file FILE", Short: "Make a connection and print its id", Args: exactly(1),
-		Long: secretsAre + "\n\nIt serves every session of the project, or those of the --tenant, of its --group or of its --user. " + asAdmin,
+		Long: secretsAre + "\n\nIt serves every session of the project, or those of the --tenant, of its --group or of its --user; one that a user's own key makes serves that user. " + asManager,
 		Example: "  workbench connection add github --provider github --bearer-file github.token\n" +
 			"  workbench connection add crm --provider crm --token-url https://id.example.com/token --client-id workbench --client-secret-env CRM_SECRET --tenant acme",
 		RunE: func(c *cobra.Command, args []string) (err error) {
