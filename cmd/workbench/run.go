@@ -268,11 +268,7 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 		a.note("%s waits for an approval: workbench approve %s%s, with a key that may", run.ID, run.ID, client.again)
 	}
 	if f.aside {
-		a.note("follow it: workbench runs events %s%s", run.ID, client.again)
-		return a.print(run, func() error {
-			_, err := fmt.Fprintln(a.out, run.ID)
-			return err
-		})
+		return a.leaveAside(run, client.again)
 	}
 	receipt, unshown, err := a.follow(ctx, client, run.ID)
 	if err != nil {
@@ -301,6 +297,15 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 		return exitError(status)
 	}
 	return nil
+}
+
+// leaveAside prints a background run, which nobody waits for.
+func (a *app) leaveAside(run sdk.Submitted, again string) error {
+	a.note("follow it: workbench runs events %s%s", run.ID, again)
+	return a.print(run, func() error {
+		_, err := fmt.Fprintln(a.out, run.ID)
+		return err
+	})
 }
 
 // closeSession ends a session that this command made, whatever happened.

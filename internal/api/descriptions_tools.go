@@ -5,7 +5,7 @@ var toolDescriptions = map[string]string{
 	"Session.packages": "sets of packages that its code installed, without their locks", "PackageSet.manager": "pip or npm", "PackageSet.requested": "as the code asked", "PackageSet.bytes": "on disk",
 	"PackageSet.lock": "every package of the set, at its exact version", "PackageSet.name": "of the set: the same lock has the same name", "LockedPackage.hash": "of the file that it came as: algorithm, dash, base64",
 	"LockedPackage.version": "exact version",
-	"dependencies": "tools, hosts and connections that it may come from: a reader must be allowed them now", "withheld": "why contents are not shown to who could read them before",
+	"dependencies":          "tools, hosts and connections that it may come from: a reader must be allowed them now", "withheld": "why contents are not shown to who could read them before",
 	"services": "uses of the model, of the web search and of hosts, counted", "approval": "what had to be approved, and what was decided", "Run.toolCalls": "calls of tools that it made, refused ones included",
 	"Receipt.toolCalls": "calls of tools that it made, refused ones included", "calls": "how many", "inputTokens": "tokens that the model was given", "outputTokens": "tokens that the model gave",
 	"tool": "whole name of the tool, app.tool", "connection": "alias of the connection", "connectionId": "the connection that the alias meant", "alias": "what sessions and code call it",
