@@ -584,6 +584,38 @@ arc0.save("plan.txt", r.result["plan"])
 	}
 }
 
+// Who opened a run's events before it began learns no more of it than who opens
+// them now.
+func TestEventsAreWithheldToo(t *testing.T) {
+	d := mustDesk(t, nil)
+	s := d.mustSession(t)
+	wantEnd(t, s.mustPython(`open("plan.txt", "w").write(arc0.call("your_app.lookup", {"query": "1"}, connection_alias="support").result["plan"])`), workbench.StatusSucceeded, workbench.ReasonNone)
+	d.rules(t, "runs", `permit(principal, action == Action::"holdRun", resource); permit(principal, action == Action::"approveRun", resource);`)
+	d.unrule(t, "access")
+	boss := d.mustKey(t, "acme", "boss", "read", "approve")
+	id := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: `print(open("plan.txt").read())`})
+	approved := false
+	var printed string
+	var failed error
+	for event, err := range s.c.Events(t.Context(), id, 0) {
+		if failed = err; err != nil {
+			break
+		}
+		printed += event.Text
+		if !approved {
+			approved = true
+			d.restAs(t, boss, http.MethodPost, "/v1/workbench/runs/"+id+"/approve", map[string]any{}, http.StatusOK)
+		}
+	}
+	wantCode(t, failed, workbench.CodeAccessDenied)
+	if !approved || printed != "" {
+		t.Errorf("approved %v, read %q", approved, printed)
+	}
+	if r := s.mustWait(id); r.Status != workbench.StatusSucceeded || r.Withheld == nil {
+		t.Errorf("the run ended %s, withheld: %+v", r.Status, r.Withheld)
+	}
+}
+
 // A tool's large answer is a file with a preview.
 func TestLargeAnswer(t *testing.T) {
 	d := mustDesk(t, nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -141,6 +142,9 @@ func (e *Engine) Events(ctx context.Context, p workbench.Principal, runID string
 	}
 	return e.follow(ctx, store.RunTopic(runID), func() (int, bool, error) {
 		entries, err := e.o.Store.Log(ctx, p, runID, after, logPage)
+		if err := e.stillReadable(ctx, p, run, entries); err != nil {
+			return 0, false, err
+		}
 		for _, entry := range entries {
 			if entry.Data, err = e.openEntry(ctx, run, entry); err != nil {
 				return 0, false, err
@@ -158,6 +162,23 @@ func (e *Engine) Events(ctx context.Context, p workbench.Principal, runID string
 		run, err := e.o.Store.Run(ctx, p, runID)
 		return run.Status.Terminal(), err
 	})
+}
+
+// stillReadable asks anew, before a stream goes on with contents, what it was
+// asked when it was opened: the run may have been queued then, or have learned
+// something since, or what it knows may not be used any more.
+func (e *Engine) stillReadable(ctx context.Context, p workbench.Principal, run workbench.Run, entries []workbench.LogEntry) error {
+	if !slices.ContainsFunc(entries, func(entry workbench.LogEntry) bool { return len(entry.Data) > 0 }) {
+		return nil
+	}
+	on, err := e.o.Store.SessionDependencies(ctx, run.SessionID)
+	if err != nil || len(on) == 0 {
+		return err
+	}
+	if run, err = e.o.Store.Run(ctx, p, run.ID); err != nil {
+		return err
+	}
+	return e.mayLearn(ctx, p, run)
 }
 
 // withheld is a receipt whose contents came from what may not be used any more.
