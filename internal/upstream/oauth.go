@@ -68,6 +68,7 @@ type tokenState struct {
 	spent   []string         // access and refresh tokens before, for redaction
 	style   oauth2.AuthStyle // that the endpoint took
 	asking  *asking          // an exchange under way
+	version int64            // of the credentials that hold refresh, once it was kept
 	used    time.Time
 }
 
@@ -163,6 +164,7 @@ func (t *tokens) exchange(g Grant, key tokenKey, s *tokenState, a *asking) {
 	defer cancel()
 	t.mu.Lock()
 	refresh, style := s.refresh, s.style
+	g.Version = max(g.Version, s.version)
 	t.mu.Unlock()
 	if refresh == "" {
 		refresh = g.Credentials.RefreshToken
@@ -193,16 +195,34 @@ func (t *tokens) exchange(g Grant, key tokenKey, s *tokenState, a *asking) {
 	a.err = err
 	t.mu.Unlock()
 
-	if renewed {
-		t.keep(g, got.RefreshToken)
+	if renewed && t.keep(g, got.RefreshToken) {
+		t.follow(g, key, s)
 	}
 	close(a.done)
 }
 
-// keep reports a refresh token that took the place of another.
-func (t *tokens) keep(g Grant, refresh string) {
+// follow has the next version of a connection's credentials, which holds the
+// refresh token that was kept, go on with the tokens of this one.
+func (t *tokens) follow(g Grant, key tokenKey, s *tokenState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of[key] != s {
+		return // forgotten meanwhile
+	}
+	s.version = g.Version + 1
+	for k := range t.of {
+		if k.connection == key.connection && k.version < g.Version {
+			delete(t.of, k)
+		}
+	}
+	t.of[tokenKey{key.connection, s.version}] = s
+}
+
+// keep reports a refresh token that took the place of another, and whether it was
+// kept: the credentials have the next version then.
+func (t *tokens) keep(g Grant, refresh string) bool {
 	if t.rotated == nil {
-		return
+		return false
 	}
 	c := g.Credentials
 	c.RefreshToken = refresh
@@ -211,7 +231,9 @@ func (t *tokens) keep(g Grant, refresh string) {
 	if err := t.rotated(ctx, g.ConnectionID, g.Version, c); err != nil {
 		// The tokens work until the process ends: the call goes on.
 		t.log.Error("a new refresh token was not kept", "connection", g.ConnectionID, "version", g.Version, "code", workbench.CodeOf(err))
+		return false
 	}
+	return true
 }
 
 // fetch asks for a token, with the client's secret in the header first, as every

@@ -240,6 +240,41 @@ func TestARotatedRefreshTokenIsUsedNext(t *testing.T) {
 	}
 }
 
+// A refresh token that took the place of another is kept under the next version of
+// the credentials, which goes on with the access token that came with it.
+func TestTheNextVersionGoesOnWithItsToken(t *testing.T) {
+	o, e := mustOracle(t), mustTokenEndpoint(t)
+	e.rotates = true
+	at := &clock{now: time.Now()}
+	var kept []string
+	w := mustWorld(t, upstream.Options{Clock: at.time, Rotated: func(_ context.Context, _ string, version int64, c workbench.Credentials) error {
+		kept = append(kept, fmt.Sprintf("%d %s", version, c.RefreshToken))
+		return nil
+	}})
+	app := httpApp(o.URL, "/x")
+	tool := w.mustTools(app, nil)["POST/x"]
+	old, next := e.grant(workbench.AuthOAuthRefresh), e.grant(workbench.AuthOAuthRefresh)
+	next.Version, next.Credentials.RefreshToken = 2, "refresh-1"
+	ask := func(g *upstream.Grant) {
+		t.Helper()
+		if _, err := w.ask(t.Context(), app, tool, `{}`, g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(old)
+	ask(next)
+	ask(old) // decided before the rotation
+	if n := len(e.requests()); n != 1 {
+		t.Errorf("the endpoint was asked %d times for one token", n)
+	}
+	at.pass(2 * time.Hour)
+	ask(old) // also: its credentials' own refresh token is spent
+	ask(next)
+	if want := []string{"1 refresh-1", "2 refresh-2"}; strings.Join(kept, ";") != strings.Join(want, ";") || len(e.requests()) != 2 {
+		t.Errorf("what is kept is %q after %q", kept, e.requests())
+	}
+}
+
 func TestAnEndpointThatTakesTheSecretInTheForm(t *testing.T) {
 	o, e := mustOracle(t), mustTokenEndpoint(t)
 	e.formed = true

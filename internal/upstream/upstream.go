@@ -93,6 +93,7 @@ type call struct {
 
 // New makes clients.
 func New(o Options) *Clients {
+	silence()
 	c := &Clients{
 		log: o.Log, stdioAllowed: o.StdioAllowed, idleAfter: o.IdleAfter, now: o.Clock,
 		web: newTransport(), single: single(), open: guarded(o.FetchPrivate),
