@@ -232,6 +232,8 @@ func (s *Search) failed(ctx context.Context, status int, err error) error {
 		return workbench.E(workbench.CodeToolUnavailable, "the search provider is asked too much").WithHint("wait a little, and ask again").Caused(private)
 	case status == 0:
 		return workbench.E(workbench.CodeToolUnavailable, "the search provider cannot be reached, or did not answer in time").WithHint("ask again").Caused(private)
+	case status == http.StatusOK:
+		return workbench.E(workbench.CodeToolFailed, "the search provider's answer was cut short, or is too large").WithHint("ask again, or in other words").Caused(private)
 	}
 	return workbench.E(workbench.CodeToolFailed, "the search provider answered %d", status).WithHint("ask again, or in other words").Caused(private)
 }

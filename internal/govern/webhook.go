@@ -22,7 +22,8 @@ import (
 // signs what it gets, as Standard Webhooks (standardwebhooks.com) has it.
 type Webhook struct {
 	URL    string
-	Secret []byte // empty: unsigned
+	Secret []byte        // empty: unsigned
+	Again  time.Duration // until the second try; doubled with every one, up to 10 min. By default 10 s
 	client *http.Client
 }
 
@@ -41,7 +42,7 @@ func NewWebhook(address string, secret []byte) (*Webhook, error) {
 			return nil, workbench.E(workbench.CodeInvalidRequest, "what follows %s in the webhook's secret must be base64", secretPrefix).WithField("approval-webhook-secret-file")
 		}
 	}
-	return &Webhook{URL: address, Secret: secret, client: &http.Client{Timeout: 10 * time.Second,
+	return &Webhook{URL: address, Secret: secret, Again: tellAgain, client: &http.Client{Timeout: 10 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 }
 
@@ -80,7 +81,7 @@ func (g *Governor) Tell(ctx context.Context) error {
 	if g.o.Webhook == nil {
 		return nil
 	}
-	waiting, err := g.o.Store.ClaimNotices(ctx, g.now(), tellAgain, tellAtMost, tellAtOnce)
+	waiting, err := g.o.Store.ClaimNotices(ctx, g.now(), g.o.Webhook.Again, tellAtMost, tellAtOnce)
 	if err != nil {
 		return err
 	}
