@@ -359,8 +359,8 @@ func TestToolFaults(t *testing.T) {
 		status string
 		code   string
 	}{
-		{"answers 500 after doing it", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, "unknown", "tool_failed"},
-		{"refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(422) }, "failed", "tool_failed"},
+		{"answers 500 after doing it", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, "unknown", "tool_failed"},
+		{"refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnprocessableEntity) }, "failed", "tool_failed"},
 		{"hangs up", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "unknown", "tool_unavailable"},
 		{"answers with 100 MB", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
