@@ -84,7 +84,7 @@ print((time.perf_counter() - began) * 1e9)
 // packages is a contender: a cached set in the first run of a new session.
 func (w *world) packages() contender {
 	return contender{name: namePackages, language: string(workbench.Python), few: true, rest: w.rest, run: func(ctx context.Context) (took time.Duration, err error) {
-		session, err := w.session(ctx, sdk.CreateSession{})
+		session, err := w.session(ctx, sdk.CreateSession{Image: "standard"}) // which has pip
 		if err != nil {
 			return 0, err
 		}
