@@ -182,6 +182,26 @@ def load_helper(module):
         module.__class__ = types.ModuleType
 
 
+HELPER = None  # where it was loaded ahead
+
+
+def load_ahead():
+    """Loads the helper library, for forks of this process: compiling it takes
+    longer than most calls."""
+    global HELPER
+    HELPER = sys.modules["workbench"] = new_helper()
+    load_helper(HELPER)
+    sys.path.append(LIBRARIES)
+    import workbench_calls  # noqa: F401
+    import workbench_packages  # noqa: F401
+    sys.path.pop()
+    del sys.modules["workbench"]
+
+
+def new_helper():
+    return LazyHelper("workbench", "The helper library of code in a sandbox.")
+
+
 def bind_helper(module):
     """Gives every module of the program the helper library, by its two names."""
     for name in ("workbench", "arc0"):
@@ -411,6 +431,8 @@ def become_kernel(preloaded):
         os.execv(sys.executable, [sys.executable, __file__, "kernel"])
     builtins.print = print_at_once
     sys.path[0] = os.path.dirname(os.path.abspath(__file__))
+    if HELPER:
+        sys.modules["workbench"] = HELPER
     import kernel
     kernel.main(types.SimpleNamespace(**globals()))
 
@@ -457,7 +479,7 @@ def main(preloaded=()):
 
     module = type(sys)("__main__")
     module.__dict__.update(__builtins__=builtins, __file__=filename, __annotations__={}, __cached__=None)
-    bind_helper(LazyHelper("workbench", "The helper library of code in a sandbox."))
+    bind_helper(HELPER or new_helper())
     sys.modules["__main__"] = module
     gc.freeze()
 

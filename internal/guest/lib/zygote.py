@@ -305,6 +305,7 @@ def main():
     rights.bound()
     driver = load_driver()
     preload(settings.modules)
+    driver.load_ahead()
     driver.rehearse()
     zygote = Zygote(rights, own)
     names = preloaded()

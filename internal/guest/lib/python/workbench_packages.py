@@ -1,7 +1,6 @@
 """Where packages are that code has installed: imports find them, here and in
 interpreters that this one starts. They come before the image's own."""
 
-import importlib
 import os
 import sys
 
@@ -20,7 +19,6 @@ def use(*places):
     sys.path[:] = [p for p in sys.path if not p.startswith(_ROOT)]
     first = next((i for i, p in enumerate(sys.path) if p.endswith(("/site-packages", "/dist-packages"))), len(sys.path))
     sys.path[first:first] = python
-    importlib.invalidate_caches()
 
 
 def _lead(variable, places):
