@@ -16,6 +16,9 @@ const (
 	entryBytes = 64 * 1024
 	// flushAfter is how long output waits for more before it is persisted.
 	flushAfter = 10 * time.Millisecond
+	// noteAfter is how long what is no output waits for company: a program may make
+	// a tool call every few milliseconds.
+	noteAfter = 50 * time.Millisecond
 	// pendingBytes is how much output may wait for the database; beyond it the
 	// program's writes wait too.
 	pendingBytes = 1 << 20
@@ -62,6 +65,7 @@ type runLog struct {
 	running bool                 // the running status was persisted or is about to be
 	ended   bool
 	err     error // the first failure to persist: nothing follows it
+	noted   bool  // a note among pending has its flush ahead
 	started bool  // the code runs; the running status is wanted
 	kick    chan struct{}
 	quit    chan struct{}
@@ -153,8 +157,12 @@ func (l *runLog) note(kind workbench.LogKind, meta any) {
 	raw, _ := json.Marshal(meta) // plain values
 	l.mu.Lock()
 	l.pending = append(l.pending, workbench.LogEntry{RunID: l.run.ID, Kind: kind, Meta: raw, At: l.e.now()})
+	wake := !l.noted
+	l.noted = true
 	l.mu.Unlock()
-	l.wake()
+	if wake {
+		time.AfterFunc(noteAfter, l.wake)
+	}
 }
 
 func (l *runLog) wake() {
@@ -209,7 +217,7 @@ func (l *runLog) flush() {
 		return
 	}
 	batch := l.pending
-	l.pending = nil
+	l.pending, l.noted = nil, false
 	l.running = l.running || first
 	l.mu.Unlock()
 

@@ -43,6 +43,9 @@ type call struct {
 	conn *workbench.Connection
 	args json.RawMessage
 	r    workbench.ToolReceipt
+	// fresh: rules and app are read anew. Else they are those that were last seen:
+	// the transaction that records the call refuses a decision under older ones.
+	fresh bool
 	// decided is what the decision stands on; nil of one that depends on nothing
 	// that may change.
 	decided *store.Decided
@@ -57,8 +60,11 @@ type call struct {
 // ended), fenced, unavailable.
 func (g *Governor) Call(ctx context.Context, from Caller, req CallRequest) (workbench.ToolReceipt, error) {
 	for attempt := 1; ; attempt++ {
-		c := &call{g: g, from: from}
+		c := &call{g: g, from: from, fresh: attempt > 1}
 		mistake := c.prepare(ctx, req)
+		if mistake != nil && !c.fresh {
+			continue // it may have been mended
+		}
 		if mistake != nil && workbench.ClassOf(workbench.CodeOf(mistake)).HTTP >= 500 {
 			return workbench.ToolReceipt{}, mistake
 		}
@@ -102,7 +108,7 @@ func (c *call) prepare(ctx context.Context, req CallRequest) error {
 		return missingTool(err, ref)
 	}
 	c.r.ToolDigest = c.tool.Digest
-	if c.app, err = c.g.app(ctx, s.ProjectID, c.tool.App); err != nil {
+	if c.app, err = c.g.seenApp(ctx, s.ProjectID, c.tool.App, c.fresh); err != nil {
 		return missingTool(err, ref)
 	}
 	if err := c.connect(ctx, req.Connection); err != nil {
@@ -177,7 +183,7 @@ func (c *call) connect(ctx context.Context, alias string) error {
 
 // decide asks the rules.
 func (c *call) decide(ctx context.Context) error {
-	set, version, err := c.g.current(ctx, c.r.ProjectID)
+	set, version, err := c.g.seenRules(ctx, c.r.ProjectID, c.fresh)
 	if err != nil {
 		return err
 	}
@@ -185,7 +191,7 @@ func (c *call) decide(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.decided = &store.Decided{RulesVersion: version}
+	c.decided = &store.Decided{RulesVersion: version, AppVersion: c.app.Version}
 	if c.conn != nil {
 		c.decided.ConnectionVersion = c.conn.Version
 	}

@@ -142,6 +142,14 @@ func (g *Governor) app(ctx context.Context, project, name string) (workbench.App
 	return a, err
 }
 
+// seenApp is an app as it is now, or, unless fresh, as it was last seen here.
+func (g *Governor) seenApp(ctx context.Context, project, name string, fresh bool) (workbench.App, error) {
+	if a, ok := recall(&g.mu, g.apps, appKey{project, name}); ok && !fresh {
+		return a, nil
+	}
+	return g.app(ctx, project, name)
+}
+
 // name is what the operator or client calls a tenant, user or group.
 func (g *Governor) name(ctx context.Context, id string, find func(context.Context, string) (workbench.Named, error)) (string, error) {
 	if id == "" {
@@ -173,6 +181,15 @@ func (g *Governor) identity(ctx context.Context, project, tenant, user, group st
 
 func (g *Governor) identityOf(ctx context.Context, s workbench.Session) (policy.Identity, error) {
 	return g.identity(ctx, s.ProjectID, s.TenantID, s.UserID, s.GroupID)
+}
+
+// seenRules are the project's rules as they are now, or, unless fresh, as they were
+// last seen here.
+func (g *Governor) seenRules(ctx context.Context, project string, fresh bool) (*policy.Set, int64, error) {
+	if c, ok := recall(&g.mu, g.rules, project); ok && !fresh {
+		return c.set, c.version, nil
+	}
+	return g.current(ctx, project)
 }
 
 // current is the project's rules as they are, compiled, and their number.

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -25,6 +26,7 @@ type CallIntent struct {
 // recorded, the decision has to be made again.
 type Decided struct {
 	RulesVersion      int64
+	AppVersion        int64 // of the tool's app; 0: any
 	ConnectionVersion int64 // of Receipt.ConnectionID, if there is one
 }
 
@@ -87,21 +89,22 @@ func (t *tx) countCall(r *workbench.ToolReceipt, limit int) error {
 
 // stillDecided refuses a decision that stands on what has changed since.
 func (t *tx) stillDecided(r workbench.ToolReceipt, d Decided) error {
-	if err := t.currentRules(r.ProjectID, d.RulesVersion); err != nil {
-		return err
+	var rules, app int64
+	var state workbench.ToolState
+	name, _, _ := strings.Cut(r.Tool, ".")
+	err := t.row(`SELECT p.rules_version, a.version, t.state FROM projects p JOIN apps a ON a.project_id = p.id AND a.name = $2
+		JOIN tools t ON t.project_id = p.id AND t.name = $3 AND t.version = $4 WHERE p.id = $1`+t.forShare(),
+		r.ProjectID, name, r.Tool, versionNumber(r.Version)).Scan(&rules, &app, &state)
+	if err != nil {
+		return missing(err, "tool")
+	}
+	if rules != d.RulesVersion || d.AppVersion != 0 && app != d.AppVersion || state == workbench.ToolWithdrawn {
+		return stale()
 	}
 	if r.ConnectionID != "" {
 		if err := t.liveConnection(r.ConnectionID, d.ConnectionVersion); err != nil {
 			return err
 		}
-	}
-	var state workbench.ToolState
-	err := t.row("SELECT state FROM tools WHERE project_id = $1 AND name = $2 AND version = $3"+t.forShare(), r.ProjectID, r.Tool, versionNumber(r.Version)).Scan(&state)
-	if err != nil {
-		return missing(err, "tool")
-	}
-	if state == workbench.ToolWithdrawn {
-		return stale()
 	}
 	return nil
 }
