@@ -53,8 +53,8 @@ func parse() options {
 	flag.StringVar(&o.image, "image", "minimal", "image to run in")
 	flag.StringVar(&o.bin, "bin", "bin", "folder with guest, runsc and runc")
 	flag.StringVar(&o.out, "out", filepath.Join("bench", "results"), "folder to write results to; empty writes none")
-	flag.StringVar(&o.only, "only", "", "measure only contenders whose name and language hold one of these, separated by commas; writes no results")
-	flag.StringVar(&o.skip, "skip", "", "parts to leave out, separated by commas: policies, commits, suspension, cells, sessions, memory, files, burst; writes no results")
+	flag.StringVar(&o.only, "only", "", "measure only parts that are one of these, and contenders whose name and language hold one, separated by commas; writes no results")
+	flag.StringVar(&o.skip, "skip", "", "parts to leave out, separated by commas: policies, packages, commits, suspension, cells, sessions, memory, files, burst; writes no results")
 	flag.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of server and clients to this file")
 	flag.Parse()
 	if *full {
@@ -90,12 +90,7 @@ func run(ctx context.Context, o options) (err error) {
 	res := result{Schema: schema, Date: time.Now().UTC().Truncate(time.Second)}
 	res.Host = describeHost(dir)
 
-	index, err := openIndex(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, index.close()) }()
-	world, err := openWorld(ctx, o, filepath.Join(dir, "server"), setting{warm: warmSandboxes, suspendAfter: -1, watched: true, pythonIndex: index.url})
+	world, err := openWorld(ctx, o, filepath.Join(dir, "server"), setting{warm: warmSandboxes, suspendAfter: -1, watched: true})
 	if err != nil {
 		return err
 	}
@@ -120,14 +115,14 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	contenders := append(append(append(world.contenders(), tools.contenders()...), world.packages()), peers.contenders()...)
+	contenders := append(append(world.contenders(), tools.contenders()...), peers.contenders()...)
 	if res.Rows, err = measure(ctx, o, contenders); err != nil {
 		return err
 	}
 	if o.only == "" {
 		res.Rows = append(res.Rows, peers.unmeasured...)
-		beyondHello(ctx, o, world, peers, dir, &res)
 	}
+	beyondHello(ctx, o, world, peers, dir, &res)
 	for _, row := range res.Rows {
 		if strings.HasPrefix(row.NotMeasured, failedRow) {
 			res.Failed = append(res.Failed, row.Name+", "+row.Language+": "+row.NotMeasured)
@@ -158,7 +153,8 @@ func (r *result) incomplete() error {
 // noted, and the others go on.
 func beyondHello(ctx context.Context, o options, w *world, p *peers, dir string, res *result) {
 	part := func(name string, measure func() error) {
-		if slices.Contains(strings.Split(o.skip, ","), name) || ctx.Err() != nil {
+		unwanted := o.only != "" && !slices.Contains(strings.Split(o.only, ","), name)
+		if unwanted || slices.Contains(strings.Split(o.skip, ","), name) || ctx.Err() != nil {
 			return
 		}
 		progress("%s (load average %.1f)", name, loadAverage())
@@ -182,6 +178,7 @@ func beyondHello(ctx context.Context, o options, w *world, p *peers, dir string,
 		}
 		return figures([]figure{one}, nil)
 	})
+	part("packages", func() error { return rows(packages(ctx, o, filepath.Join(dir, "packages"))) })
 	part("commits", func() error { return rows(w.commits(ctx, o)) })
 	part("suspension", func() error {
 		more, measured, err := returns(ctx, o, p, filepath.Join(dir, "suspending"))

@@ -81,25 +81,48 @@ import benchpackage
 print((time.perf_counter() - began) * 1e9)
 `
 
-// packages is a contender: a cached set in the first run of a new session.
-func (w *world) packages() contender {
-	return contender{name: namePackages, language: string(workbench.Python), few: true, rest: w.rest, run: func(ctx context.Context) (took time.Duration, err error) {
-		session, err := w.session(ctx, sdk.CreateSession{Image: "standard"}) // which has pip
-		if err != nil {
-			return 0, err
-		}
-		defer func() {
-			_, closed := w.client.CloseAgentSession(ctx, session)
-			err = errors.Join(err, closed)
-		}()
-		r, err := w.submit(ctx, session, job(workbench.Python, packagesProgram), time.Minute)
-		if err != nil {
-			return 0, err
-		}
-		ns, err := strconv.ParseFloat(strings.TrimSpace(r.Output()), 64)
-		if err != nil {
-			return 0, fmt.Errorf("the run ended %s (%s) %s: %s", r.Status, r.Reason, r.Message, r.ErrorOutput())
-		}
-		return time.Duration(ns), nil
-	}}
+// packages measures what a cached set adds to the first run of a new session, whose
+// sandbox comes from the pool. It has a server of its own: the image must have pip.
+func packages(ctx context.Context, o options, dir string) (rows []row, err error) {
+	registry, err := openIndex(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, registry.close()) }()
+	o.image = "standard"
+	w, err := openWorld(ctx, o, dir, setting{warm: 2, suspendAfter: -1, watched: true, pythonIndex: registry.url})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	admin, err := sdk.New(sdk.Options{BaseURL: w.url, Key: w.server.AdminKey()})
+	if err != nil {
+		return nil, err
+	}
+	allow := `permit(principal, action == Action::"use", resource == Service::"packages");`
+	if _, err := admin.ChangeRules(ctx, sdk.ChangeRules{Put: []sdk.RuleText{{Name: "packages", Text: allow}}}); err != nil {
+		return nil, err
+	}
+	return measure(ctx, o, []contender{{name: namePackages, language: string(workbench.Python), few: true, rest: w.rest, run: w.withPackages}})
+}
+
+// withPackages is one sample: what code measures in the first run of a session.
+func (w *world) withPackages(ctx context.Context) (took time.Duration, err error) {
+	session, err := w.session(ctx, sdk.CreateSession{})
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		_, closed := w.client.CloseAgentSession(ctx, session)
+		err = errors.Join(err, closed)
+	}()
+	r, err := w.submit(ctx, session, job(workbench.Python, packagesProgram), time.Minute)
+	if err != nil {
+		return 0, err
+	}
+	ns, err := strconv.ParseFloat(strings.TrimSpace(r.Output()), 64)
+	if err != nil {
+		return 0, fmt.Errorf("the run ended %s (%s) %s: %s", r.Status, r.Reason, r.Message, r.ErrorOutput())
+	}
+	return time.Duration(ns), nil
 }

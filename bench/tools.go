@@ -73,8 +73,7 @@ func (w *world) openTools(ctx context.Context) (*tools, error) {
 	if err != nil {
 		return t, err
 	}
-	if _, err := admin.ChangeRules(ctx, sdk.ChangeRules{Put: []sdk.RuleText{{Name: "bench", Text: `permit(principal, action == Action::"call", resource in App::"bench");
-permit(principal, action == Action::"use", resource == Service::"packages");`}}}); err != nil {
+	if _, err := admin.ChangeRules(ctx, sdk.ChangeRules{Put: []sdk.RuleText{{Name: "bench", Text: `permit(principal, action == Action::"call", resource in App::"bench");`}}}); err != nil {
 		return t, err
 	}
 	t.session, err = w.session(ctx, sdk.CreateSession{Tools: []workbench.ToolRef{{Name: "bench.nothing", Version: "1"}}})
