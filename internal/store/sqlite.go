@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	_ "modernc.org/sqlite" // registers the driver "sqlite"
 
@@ -73,13 +74,31 @@ func (db *DB) openSQLite(ctx context.Context, path string, o Options) error {
 // sqliteWriter is the one connection that writes. It runs its transactions by
 // hand on one database/sql connection, so that prepared statements live as
 // long as the process: on the hot path that is half the time.
+//
+// Transactions that wait for each other are committed together, each in a savepoint
+// of its own: writing the log and syncing it is the other half. None has ended before
+// that commit has.
 type sqliteWriter struct {
-	db    *sql.DB
-	turn  chan struct{} // holds one token: whose turn it is to write
-	ended chan struct{} // closed by close
-	conn  *sql.Conn     // nil after a broken connection
+	db      *sql.DB
+	turn    chan struct{} // holds one token: whose turn it is to write
+	waiting atomic.Int64  // for the turn
+	ended   chan struct{} // closed by close
+
+	// Of whoever has the turn:
+	conn  *sql.Conn // nil after a broken connection
 	stmts map[string]*sql.Stmt
+	batch *batch // of the transaction that is open; nil: none is
 }
+
+// batch is the transactions that are committed together.
+type batch struct {
+	members int           // that are to be committed
+	done    chan struct{} // closed once they are, or cannot be
+	err     error         // of that; read after done
+}
+
+// maxMembers bounds a batch, and so how long the first of it waits for the others.
+const maxMembers = 16
 
 func newSQLiteWriter(db *sql.DB) *sqliteWriter {
 	w := &sqliteWriter{db: db, turn: make(chan struct{}, 1), ended: make(chan struct{}), stmts: map[string]*sql.Stmt{}}
@@ -87,15 +106,20 @@ func newSQLiteWriter(db *sql.DB) *sqliteWriter {
 	return w
 }
 
-// begin waits for the turn and opens an immediate transaction. The statements
-// of a transaction are not interrupted: they are short and local, and an
-// interrupted one would cost the connection.
+// begin waits for the turn and opens an immediate transaction, or joins the one
+// that is open. The statements of a transaction are not interrupted: they are short
+// and local, and an interrupted one would cost the connection.
 func (w *sqliteWriter) begin(ctx context.Context) error {
+	w.waiting.Add(1)
 	select {
 	case <-w.turn:
+		w.waiting.Add(-1)
 	case <-w.ended:
+		w.waiting.Add(-1)
 		return sql.ErrConnDone
 	case <-ctx.Done():
+		w.waiting.Add(-1)
+		go w.relieve()
 		return ctx.Err()
 	}
 	err := w.start(context.WithoutCancel(ctx))
@@ -103,6 +127,19 @@ func (w *sqliteWriter) begin(ctx context.Context) error {
 		w.turn <- struct{}{}
 	}
 	return err
+}
+
+// relieve commits what others left to one that has given up waiting.
+func (w *sqliteWriter) relieve() {
+	select {
+	case <-w.turn:
+	case <-w.ended: // close has done it
+		return
+	}
+	if w.waiting.Load() == 0 {
+		_ = w.settle(context.Background()) // the batch's members are told
+	}
+	w.turn <- struct{}{}
 }
 
 func (w *sqliteWriter) start(ctx context.Context) error {
@@ -113,34 +150,79 @@ func (w *sqliteWriter) start(ctx context.Context) error {
 		}
 		w.conn = conn
 	}
-	err := w.run(ctx, "BEGIN IMMEDIATE")
+	if w.batch == nil {
+		if err := w.run(ctx, "BEGIN IMMEDIATE"); err != nil {
+			w.discard(err)
+			return err
+		}
+		w.batch = &batch{done: make(chan struct{})}
+	}
+	err := w.run(ctx, "SAVEPOINT member")
 	if err != nil {
-		w.discard()
+		w.discard(err)
 	}
 	return err
 }
 
-// end commits or rolls back and gives the turn on.
+// end gives the turn on. A transaction that is to be committed has been when it
+// returns nil.
 func (w *sqliteWriter) end(ctx context.Context, commit bool) error {
-	defer func() { w.turn <- struct{}{} }()
 	ctx = context.WithoutCancel(ctx)
-	if commit {
-		err := w.run(ctx, "COMMIT")
-		if err == nil {
-			return nil
-		}
-		// A failed COMMIT leaves the transaction open.
-		if e := w.run(ctx, "ROLLBACK"); e != nil {
-			w.discard()
+	b := w.batch
+	err := w.leave(ctx, commit)
+	switch {
+	case err != nil:
+		// SQLite rolls everything back by itself after a full disk or an I/O error:
+		// nothing of the batch is there any more.
+		w.discard(err)
+	case w.waiting.Load() > 0 && b.members < maxMembers:
+		w.turn <- struct{}{} // whoever waits joins, and ends it
+		if commit {
+			<-b.done
+			err = b.err
 		}
 		return err
+	default:
+		err = w.settle(ctx)
 	}
-	err := w.run(ctx, "ROLLBACK")
-	if err != nil {
-		// SQLite rolls back by itself after a full disk or an I/O error.
-		w.discard()
+	w.turn <- struct{}{}
+	if !commit {
+		return nil
 	}
-	return nil
+	return err
+}
+
+// leave ends the savepoint of one transaction.
+func (w *sqliteWriter) leave(ctx context.Context, commit bool) error {
+	if commit {
+		w.batch.members++
+		return w.run(ctx, "RELEASE member")
+	}
+	if err := w.run(ctx, "ROLLBACK TO member"); err != nil {
+		return err
+	}
+	return w.run(ctx, "RELEASE member")
+}
+
+// settle commits the batch that is open, if one is.
+func (w *sqliteWriter) settle(ctx context.Context) error {
+	b := w.batch
+	if b == nil {
+		return nil
+	}
+	var err error
+	if b.members > 0 {
+		err = w.run(ctx, "COMMIT")
+	}
+	if b.members == 0 || err != nil { // a failed COMMIT leaves the transaction open
+		if e := w.run(ctx, "ROLLBACK"); e != nil {
+			w.discard(errors.Join(err, e))
+			return err
+		}
+	}
+	w.batch, b.err = nil, err
+	close(b.done)
+	return err
 }
 
 func (w *sqliteWriter) run(ctx context.Context, query string) error {
@@ -168,7 +250,15 @@ func (w *sqliteWriter) prepare(ctx context.Context, query string) (*sql.Stmt, er
 
 // discard drops a connection whose state is not known; the next transaction
 // opens another. Closing rolls back.
-func (w *sqliteWriter) discard() {
+func (w *sqliteWriter) discard(why error) {
+	if b := w.batch; b != nil {
+		w.batch, b.err = nil, why
+		close(b.done)
+	}
+	w.drop()
+}
+
+func (w *sqliteWriter) drop() {
 	for q, s := range w.stmts {
 		_ = s.Close()
 		delete(w.stmts, q)
@@ -183,13 +273,8 @@ func (w *sqliteWriter) discard() {
 // close waits for the transaction under way; the next ones fail at once.
 func (w *sqliteWriter) close() error {
 	<-w.turn
+	_ = w.settle(context.Background()) // the batch's members are told
 	close(w.ended)
-	for _, s := range w.stmts {
-		_ = s.Close()
-	}
-	if w.conn != nil {
-		_ = w.conn.Close()
-		w.conn = nil
-	}
+	w.drop()
 	return w.db.Close()
 }

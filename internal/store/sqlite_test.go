@@ -2,9 +2,12 @@ package store_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -192,4 +195,90 @@ func TestSQLiteWaitingForTheWriter(t *testing.T) {
 	wantCode(t, <-held, "")
 	_, err = c.admit(t.Context(), "")
 	wantCode(t, err, "")
+}
+
+// Writers that wait for each other are committed together, and each is by itself all
+// the same: what one refuses or gives up takes nothing from the others, and what was
+// told to be committed is.
+func TestSQLiteWritersTogether(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "workbench.db")
+	db, err := store.Open(t.Context(), path, store.Options{})
+	wantCode(t, err, "")
+	c, _ := mustPrepare(t, db, path)
+	const writers = 60
+	release, inside := make(chan struct{}), make(chan struct{})
+	refusal := workbench.E(workbench.CodeRateLimited, "this one is refused")
+	var mu sync.Mutex
+	kept := map[string]bool{}
+	refused, gone := 0, 0
+	before, err := db.ListRuns(t.Context(), c.p, workbench.RunFilter{}, workbench.Page{})
+	wantCode(t, err, "")
+	for _, r := range before.Items {
+		kept[r.ID] = true
+	}
+	var all sync.WaitGroup
+	for i := range writers {
+		ctx, leave := context.WithCancel(t.Context())
+		all.Go(func() {
+			defer leave()
+			id := workbench.NewID(workbench.KindRun)
+			_, _, err := c.Admit(ctx, c.p, store.Admission{Run: workbench.Run{ID: id, SessionID: c.session, CreatedAt: time.Now()},
+				Check: func() error {
+					switch {
+					case i == 0: // the others come to wait for this one
+						close(inside)
+						<-release
+					case i%5 == 1:
+						return refusal
+					}
+					return nil
+				}})
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				kept[id] = true
+			case errors.Is(err, refusal):
+				refused++
+			case ctx.Err() != nil:
+				gone++
+			default:
+				t.Errorf("writer %d: %v", i, err)
+			}
+		})
+		switch {
+		case i == 0:
+			<-inside
+		case i%5 == 2:
+			time.AfterFunc(20*time.Millisecond, leave) // while it waits
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
+	close(release)
+	all.Wait()
+	if n := len(kept) - len(before.Items); n != 36 || refused != 12 || gone != 12 {
+		t.Errorf("%d were kept, %d refused and %d gave up; want 36, 12 and 12", n, refused, gone)
+	}
+	wantCode(t, db.Close(), "")
+	db, err = store.Open(t.Context(), path, store.Options{})
+	wantCode(t, err, "")
+	defer db.Close()
+	found := 0
+	for page := (workbench.Page{}); ; {
+		l, err := db.ListRuns(t.Context(), c.p, workbench.RunFilter{}, page)
+		wantCode(t, err, "")
+		for _, r := range l.Items {
+			if kept[r.ID] {
+				found++
+			} else {
+				t.Errorf("run %s is there, which nobody was told of", r.ID)
+			}
+		}
+		if page.Cursor = l.NextCursor; page.Cursor == "" {
+			break
+		}
+	}
+	if found != len(kept) {
+		t.Errorf("%d of %d runs are there", found, len(kept))
+	}
 }
