@@ -11,13 +11,16 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/server"
@@ -33,6 +36,7 @@ type registry struct {
 	mu     sync.Mutex
 	asked  map[string]int
 	status map[string]int // instead of an answer
+	pause  map[string]time.Duration
 	files  map[string][]byte
 	wheels map[string][]string // file names, by project
 	npm    map[string]map[string]any
@@ -40,7 +44,7 @@ type registry struct {
 
 func mustRegistry(t *testing.T) *registry {
 	t.Helper()
-	r := &registry{asked: map[string]int{}, status: map[string]int{}, files: map[string][]byte{}, wheels: map[string][]string{}, npm: map[string]map[string]any{}}
+	r := &registry{asked: map[string]int{}, status: map[string]int{}, pause: map[string]time.Duration{}, files: map[string][]byte{}, wheels: map[string][]string{}, npm: map[string]map[string]any{}}
 	r.Server = httptest.NewServer(r)
 	t.Cleanup(r.Close)
 	return r
@@ -55,6 +59,14 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if raw, ok := r.files[req.URL.Path]; ok {
+		if pause := r.pause[req.URL.Path]; pause > 0 {
+			r.mu.Unlock()
+			defer r.mu.Lock()
+			_, _ = w.Write(raw[:1])
+			w.(http.Flusher).Flush()
+			time.Sleep(pause)
+			raw = raw[1:]
+		}
 		_, _ = w.Write(raw)
 		return
 	}
@@ -123,19 +135,29 @@ func (r *registry) file(file string, raw []byte, project string) {
 // module adds an npm package of one file.
 func (r *registry) module(t *testing.T, name, version, source string, needs map[string]string) {
 	t.Helper()
+	r.pack(t, name, version, map[string]any{"dependencies": needs, "hasInstallScript": true,
+		"scripts": map[string]string{"postinstall": "touch /mnt/files/set/node/ran"}}, map[string]string{"package/index.js": source})
+}
+
+// pack adds an npm package of these files.
+func (r *registry) pack(t *testing.T, name, version string, more map[string]any, files map[string]string) {
+	t.Helper()
+	about := map[string]any{"name": name, "version": version, "main": "index.js"}
+	maps.Copy(about, more)
+	first, err := json.Marshal(about)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{"package/package.json": string(first)}
+	maps.Copy(all, files)
 	var raw bytes.Buffer
 	gz := gzip.NewWriter(&raw)
 	tw := tar.NewWriter(gz)
-	about, _ := json.Marshal(map[string]any{"name": name, "version": version, "main": "index.js", "dependencies": needs,
-		"scripts": map[string]string{"postinstall": "touch /mnt/files/set/node/ran"}})
-	for _, f := range []struct {
-		name string
-		raw  []byte
-	}{{"package/package.json", about}, {"package/index.js", []byte(source)}} {
-		if err := tw.WriteHeader(&tar.Header{Name: f.name, Mode: 0o644, Size: int64(len(f.raw))}); err != nil {
+	for _, file := range slices.Sorted(maps.Keys(all)) {
+		if err := tw.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(all[file]))}); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = tw.Write(f.raw)
+		_, _ = tw.Write([]byte(all[file]))
 	}
 	_, _ = tw.Close(), gz.Close()
 	sum := sha512.Sum512(raw.Bytes())
@@ -143,9 +165,8 @@ func (r *registry) module(t *testing.T, name, version, source string, needs map[
 	defer r.mu.Unlock()
 	at := fmt.Sprintf("/tarballs/%s-%s.tgz", strings.ReplaceAll(name, "/", "-"), version)
 	r.files[at] = raw.Bytes()
-	r.npm[name] = map[string]any{"name": name, "dist-tags": map[string]string{"latest": version}, "versions": map[string]any{version: map[string]any{
-		"name": name, "version": version, "dependencies": needs, "hasInstallScript": true,
-		"dist": map[string]any{"tarball": r.URL + at, "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])}}}}
+	about["dist"] = map[string]any{"tarball": r.URL + at, "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])}
+	r.npm[name] = map[string]any{"name": name, "dist-tags": map[string]string{"latest": version}, "versions": map[string]any{version: about}}
 }
 
 // mustShop is a server whose packages come from a registry of the test.
@@ -254,6 +275,7 @@ func TestPackagesThatCannotBe(t *testing.T) {
 	reg.wheel(t, "right", "1.0", "py3-none-any", "", "shared==2.0")
 	reg.wheel(t, "shared", "1.0", "py3-none-any", "")
 	reg.wheel(t, "shared", "2.0", "py3-none-any", "")
+	reg.pack(t, "upward", "1.0.0", map[string]any{"dependencies": map[string]string{"up": "file:../.."}}, nil)
 	reg.mu.Lock()
 	reg.status["/simple/forbidden/"] = http.StatusForbidden
 	reg.status["/simple/broken/"] = http.StatusInternalServerError
@@ -276,6 +298,8 @@ func TestPackagesThatCannotBe(t *testing.T) {
 		{`"https://host/x.whl"`, "invalid_request", "is no package of pip"},
 		{`"./x"`, "invalid_request", "is no package of pip"},
 		{`"git+ssh://host/x", manager="npm"`, "invalid_request", "is no package of npm"},
+		{`"x@..", manager="npm"`, "invalid_request", "is no package of npm"},
+		{`"upward", manager="npm"`, "packages_refused", "is no file of the registry"},
 		{`"absent", manager="npm"`, "packages_refused", "the registry has no package absent"},
 	}
 	code := "from concurrent.futures import ThreadPoolExecutor\nimport json\ndef f(call):\n  try: return str(call())\n  except workbench.WorkbenchError as e: return e.code + ' | ' + str(e)\n" +
@@ -301,6 +325,35 @@ func TestPackagesThatCannotBe(t *testing.T) {
 	if err != nil || len(left) != 0 {
 		t.Errorf("failed installations leave %v (%v)", left, err)
 	}
+}
+
+// A file comes for longer than pip waits for an answer, a package brings another one
+// inside of its own, a cache holds nothing, the path holds what is no text.
+func TestPackagesThatTakeTheirTime(t *testing.T) {
+	reg := mustRegistry(t)
+	d := mustDesk(t, func(o *server.Options) {
+		o.PythonIndex, o.NPMRegistry, o.PackagesCache = reg.URL+"/simple/", reg.URL+"/npm", 1
+	})
+	d.rules(t, "packages", allowPackages)
+	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	reg.wheel(t, "slow", "1.0", "py3-none-any", "SAYS = 'slow'\n")
+	reg.pack(t, "outer", "1.0.0", map[string]any{"bundleDependencies": []string{"inner"}, "dependencies": map[string]string{"inner": "1.0.0"}}, map[string]string{
+		"package/index.js": "module.exports = require('inner')", "package/node_modules/inner/package.json": `{"name": "inner", "version": "1.0.0"}`,
+		"package/node_modules/inner/index.js": "module.exports = 'inner'"})
+	reg.mu.Lock()
+	reg.pause["/files/slow-1.0-py3-none-any.whl"] = 17 * time.Second
+	reg.mu.Unlock()
+	wantOut(t, s.mustPython(`
+import pathlib, subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+sys.path.insert(0, pathlib.Path("/nowhere"))
+with ThreadPoolExecutor() as pool:
+    bundle = pool.submit(workbench.packages.install, "outer", manager="npm")
+    workbench.packages.install("slow")
+import slow
+print(slow.SAYS, [p["name"] for p in bundle.result()["lock"]])
+print(subprocess.run(["node", "-p", "require('outer')"], capture_output=True, text=True).stdout, end="")
+`), "slow ['outer']\ninner\n")
 }
 
 // The registries themselves, as pip and npm know them, with a wheel that has native

@@ -25,7 +25,12 @@ type outcome struct {
 	Said    string                    `json:"said"`    // by the package manager, which failed
 }
 
-const maxLock = 5000 // packages of one set
+// Bounds of one set. What the builder's sandbox sends is its claim.
+const (
+	maxLock       = 5000 // packages
+	maxSetEntries = 250_000
+	maxSetBytes   = 2<<30 + maxOutcome
+)
 
 // build installs a request's packages in a sandbox of their own and takes them out.
 func (s *Service) build(ctx context.Context, r Request, d *draft) ([]workbench.LockedPackage, int64, error) {
@@ -54,7 +59,7 @@ func (s *Service) build(ctx context.Context, r Request, d *draft) ([]workbench.L
 	if err != nil {
 		return nil, 0, err
 	}
-	if _, err := wire.Scan(ctx, guestwire.ScanRequest{}, d); err != nil {
+	if _, err := wire.Scan(ctx, guestwire.ScanRequest{MaxEntries: maxSetEntries, MaxBytes: maxSetBytes}, d); err != nil {
 		return nil, 0, err
 	}
 	var o outcome
@@ -78,7 +83,7 @@ func (s *Service) broken(r *relay, ended guestwire.ExecResult, said string, caus
 	}
 	switch ended.Reason {
 	case workbench.ReasonTimeout:
-		return workbench.E(workbench.CodePackages, "the packages were not installed within %s", buildWithin).WithHint("ask for fewer at once")
+		return tooSlow()
 	case workbench.ReasonOutOfMemory:
 		return workbench.E(workbench.CodePackages, "the packages need more memory to be installed than there is").WithHint("ask for fewer at once")
 	}
@@ -86,6 +91,10 @@ func (s *Service) broken(r *relay, ended guestwire.ExecResult, said string, caus
 		return tooLarge()
 	}
 	return workbench.E(workbench.CodeInternal, "the packages could not be installed").Caused(errors.Join(cause, fmt.Errorf("the builder ended with %d: %s", ended.ExitCode, said)))
+}
+
+func tooSlow() error {
+	return workbench.E(workbench.CodePackages, "the packages were not installed within %s", buildWithin).WithHint("ask for fewer at once")
 }
 
 func tooLarge() error {
@@ -102,7 +111,8 @@ func (r *relay) check(lock []workbench.LockedPackage) error {
 	}
 	for _, p := range lock {
 		if !r.hashes[p.Hash] || p.Name == "" || p.Version == "" {
-			return workbench.E(workbench.CodeInternal, "what was installed as %s is no file of the registry", quote(p.Name))
+			return workbench.E(workbench.CodePackages, "what would be installed as %s is no file of the registry", quote(p.Name)).
+				WithHint("packages that need others from elsewhere, such as a repository or a directory, are not installed")
 		}
 	}
 	slices.SortFunc(lock, func(a, b workbench.LockedPackage) int {
@@ -132,6 +142,8 @@ func (r *relay) explain(said string) error {
 		return refused("the registry has no package %s", strings.Join(slices.Compact(slices.Sorted(slices.Values(r.absent))), ", ")).WithHint("look at the name")
 	case strings.Contains(said, "No space left") || strings.Contains(said, "ENOSPC"):
 		return tooLarge()
+	case strings.Contains(said, "Read timed out") || strings.Contains(said, "SOCKET_TIMEOUT"):
+		return workbench.E(workbench.CodeUnavailable, "the registry of %s packages takes too long to answer", r.manager).WithHint("try again later")
 	case strings.Contains(said, "DO NOT MATCH THE HASHES") || strings.Contains(said, "EINTEGRITY"):
 		return refused("a file of the registry is not the one that its page names by hash").
 			WithHint("nothing of it was installed; ask the server's operator who runs the registry")

@@ -25,28 +25,42 @@ class Relay(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         try:
-            answer = workbench.fetch(self.path)
-        except workbench.WorkbenchError as e:
-            self.answer(502, {}, ("%s: %s" % (e.code, e)).encode())
+            answer = ask(url=self.path)
+        except workbench.WorkbenchError:
+            self.send_error(502)
             return
-        self.answer(answer.status, answer.headers, answer.content)
-
-    def answer(self, status, headers, body):
-        self.send_response(status)
-        for name in ("content-type", "etag", "last-modified"):
-            if name in headers:
-                self.send_header(name, headers[name])
-        self.send_header("Content-Length", str(len(body)))
+        self.send_response(answer["status"])
+        for name, value in answer.get("headers", {}).items():
+            self.send_header(name, value)
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self.wfile.write(body)
+        # Piece by piece: a file may be larger than the memory here, and who waits
+        # for all of it gives up.
+        try:
+            self.piece(answer)
+            while answer.get("more"):
+                answer = ask(handle=answer["handle"])
+                self.piece(answer)
+            self.wfile.write(b"0\r\n\r\n")
+        except (workbench.WorkbenchError, OSError):
+            self.close_connection = True  # without the end, which says that it is none
+
+    def piece(self, answer):
+        content = base64.b64decode(answer["body"])
+        if content:
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
 
     def log_message(self, *args):
         pass
 
 
+def ask(**request):
+    return workbench._exchange(workbench._request(op="fetch", value=request))
+
+
 def tell_registry(url):
     """Says what the package manager's own registry is: the server may have another."""
-    workbench.fetch("/registry", headers={"base": url})
+    ask(url="/registry", headers={"base": url})
 
 
 def run(command):
@@ -64,15 +78,15 @@ def pip(specs):
         return {"missing": "pip"}
     tell_registry(PyPI.simple_url)
     report = "/tmp/report.json"
-    code, said = run([sys.executable, "-m", "pip", "install", "--target", SET + "/python", "--only-binary", ":all:", "--index-url", HERE + "/simple/",
+    code, said = run([sys.executable, "-I", "-m", "pip", "install", "--target", SET + "/python", "--only-binary", ":all:", "--index-url", HERE + "/simple/",
                       "--report", report, "--no-input", "--no-cache-dir", "--no-compile", "--no-warn-conflicts", "--disable-pip-version-check",
-                      "--progress-bar", "off", "--retries", "1", "--root-user-action", "ignore", "--quiet", "--", *specs])
+                      "--progress-bar", "off", "--retries", "1", "--timeout", "60", "--root-user-action", "ignore", "--quiet", "--", *specs])
     if code:
         return {"said": said}
     with open(report) as f:
         installed = json.load(f)["install"]
     # The set is read-only where it is used, and its times are not kept.
-    run([sys.executable, "-m", "compileall", "-q", "-j", "2", "--invalidation-mode", "unchecked-hash", SET + "/python"])
+    run([sys.executable, "-I", "-m", "compileall", "-q", "-j", "2", "--invalidation-mode", "unchecked-hash", SET + "/python"])
     return {"lock": [{"name": p["metadata"]["name"], "version": p["metadata"]["version"],
                       "hash": "sha256-" + base64.b64encode(bytes.fromhex(p["download_info"]["archive_info"]["hashes"]["sha256"])).decode()}
                      for p in installed]}
@@ -91,14 +105,15 @@ def npm(specs):
     with open(place + "/package.json", "w") as f:
         json.dump({"private": True}, f)
     code, said = run([program, "install", "--prefix", place, "--registry", HERE + "/", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund",
-                      "--no-update-notifier", "--replace-registry-host=never", "--cache", "/tmp/npm", "--maxsockets", "8", "--fetch-retries", "1",
+                      "--no-update-notifier", "--replace-registry-host=never", "--cache", "/tmp/npm", "--maxsockets", "8", "--fetch-retries", "1", "--fetch-timeout", "60000",
                       "--loglevel", "error", "--", *specs])
     if code:
         return {"said": said}
     with open(place + "/package-lock.json") as f:
         found = json.load(f)["packages"]
-    lock = [{"name": p.get("name") or path.rpartition("node_modules/")[2], "version": p["version"], "hash": p.get("integrity", "").split(" ")[0]}
-            for path, p in found.items() if path and os.path.isdir(os.path.join(place, path))]
+    # What came inside of another package's file has no hash of its own.
+    lock = [{"name": p.get("name") or path.rpartition("node_modules/")[2], "version": p.get("version", ""), "hash": p.get("integrity", "").split(" ")[0]}
+            for path, p in found.items() if path and not p.get("inBundle") and os.path.isdir(os.path.join(place, path))]
     for name in ("package.json", "package-lock.json", "node_modules/.package-lock.json"):
         if os.path.exists(os.path.join(place, name)):
             os.remove(os.path.join(place, name))

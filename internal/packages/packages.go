@@ -79,6 +79,7 @@ const (
 	buildersAtOne = 2
 	fresh         = 24 * time.Hour // for which a request that names no exact versions means the same lock
 	usualCache    = 10 << 30
+	settling      = time.Minute // in which who asked for a set comes to have it
 )
 
 // SetsDir is the directory that sandboxes have as /opt/workbench/packages.
@@ -178,7 +179,7 @@ func (s *Service) wait(ctx context.Context, key string, r Request) error {
 	}
 	s.mu.Unlock()
 	if b == nil {
-		return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("try again shortly")
+		return errClosing()
 	}
 	select {
 	case <-b.done:
@@ -189,16 +190,24 @@ func (s *Service) wait(ctx context.Context, key string, r Request) error {
 	}
 }
 
+func errClosing() error {
+	return workbench.E(workbench.CodeUnavailable, "the server is shutting down").WithHint("try again shortly")
+}
+
 // make installs a set and puts it on the shelf.
 func (s *Service) make(key string, r Request) error {
-	ctx, cancel := context.WithTimeout(s.ctx, buildWithin)
-	defer cancel()
+	late := time.NewTimer(buildWithin)
+	defer late.Stop()
 	select {
 	case s.places <- struct{}{}:
 		defer func() { <-s.places }()
-	case <-ctx.Done():
+	case <-late.C:
 		return workbench.E(workbench.CodeCapacity, "too many packages are being installed").WithHint("try again in a minute")
+	case <-s.ctx.Done():
+		return errClosing()
 	}
+	ctx, cancel := context.WithTimeout(s.ctx, buildWithin)
+	defer cancel()
 	began := time.Now()
 	tmp, err := s.shelf.begin()
 	if err != nil {
@@ -206,7 +215,13 @@ func (s *Service) make(key string, r Request) error {
 	}
 	defer tmp.abandon()
 	lock, size, err := s.build(ctx, r, tmp)
-	if err != nil {
+	switch {
+	case err == nil:
+	case s.ctx.Err() != nil:
+		return errClosing()
+	case ctx.Err() != nil:
+		return tooSlow()
+	default:
 		return err
 	}
 	set := workbench.PackageSet{Manager: r.Manager, Requested: r.Packages, Lock: lock, Bytes: size}
@@ -241,7 +256,8 @@ func (s *Service) Sweep(ctx context.Context) {
 		s.o.Log.Warn("sets of packages are not swept", "err", err)
 		return
 	}
-	idle := slices.DeleteFunc(s.shelf.all(), func(k kept) bool { return used[k.set.Name] })
+	since := s.o.Clock().Add(-settling)
+	idle := slices.DeleteFunc(s.shelf.all(), func(k kept) bool { return used[k.set.Name] || k.used.After(since) })
 	slices.SortFunc(idle, func(a, b kept) int { return b.used.Compare(a.used) })
 	room := s.o.CacheBytes
 	for _, k := range idle {

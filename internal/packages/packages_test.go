@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
@@ -38,6 +39,14 @@ func TestCheck(t *testing.T) {
 		{workbench.PackagesPip, []string{strings.Repeat("x", 201)}, nil},
 		{workbench.PackagesPip, nil, nil},
 		{workbench.PackagesPip, make([]string, 65), nil},
+		{workbench.PackagesPip, []string{"x.whl"}, nil},
+		{workbench.PackagesPip, []string{"x-1.0.tar.gz"}, nil},
+		{workbench.PackagesPip, []string{"x==1.zip"}, nil},
+		{workbench.PackagesNpm, []string{"chart.js@4.*", "x@1.0.0-a.tar-b"}, []string{"chart.js@4.*", "x@1.0.0-a.tar-b"}},
+		{workbench.PackagesNpm, []string{"x.tgz"}, nil},
+		{workbench.PackagesNpm, []string{"x@y.TGZ"}, nil},
+		{workbench.PackagesNpm, []string{"x@."}, nil},
+		{workbench.PackagesNpm, []string{"x@.."}, nil},
 		{workbench.PackagesNpm, []string{"x@npm:y"}, nil},
 		{workbench.PackagesNpm, []string{"x@file:../y"}, nil},
 		{workbench.PackagesNpm, []string{"git+ssh://h/x"}, nil},
@@ -119,7 +128,8 @@ func TestNoWorkshop(t *testing.T) {
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	held := &book{used: map[string]bool{}}
-	s, err := packages.Open(packages.Options{Dir: dir, Keys: keys{}, Store: held, CacheBytes: 250})
+	s, err := packages.Open(packages.Options{Dir: dir, Keys: keys{}, Store: held, CacheBytes: 250,
+		Clock: func() time.Time { return time.Date(2026, 1, 1, 0, 10, 0, 0, time.UTC) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +140,7 @@ func TestSweep(t *testing.T) {
 		mustShelve(t, dir, names[i], 100, i)
 	}
 	held.used[names[0]] = true
+	mustShelve(t, dir, strings.Repeat("e", 64), 1000, 10)
 	s.Sweep(t.Context())
 	var left []string
 	entries, err := os.ReadDir(packages.SetsDir(dir))
@@ -139,8 +150,8 @@ func TestSweep(t *testing.T) {
 	for _, e := range entries {
 		left = append(left, e.Name()[:1])
 	}
-	// a is used; d and c are the newest, and fit; b does not.
-	if got := strings.Join(left, ""); got != "acd" {
-		t.Errorf("what is left is %s, want acd", got)
+	// a is used, and e asked for just now; d and c are the newest, and fit; b does not.
+	if got := strings.Join(left, ""); got != "acde" {
+		t.Errorf("what is left is %s, want acde", got)
 	}
 }

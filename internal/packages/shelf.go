@@ -165,6 +165,9 @@ func (d *draft) Entry(e guestwire.Entry, content io.Reader) error {
 		d.lock = raw
 		return err
 	}
+	if top, _, _ := strings.Cut(name, "/"); top != "python" && top != "node" {
+		return nil // no package manager's
+	}
 	switch e.Type {
 	case guestwire.TypeDir:
 		return d.root.Mkdir(name, 0o755)

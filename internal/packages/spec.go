@@ -19,16 +19,23 @@ var (
 	npmExact = regexp.MustCompile(`.@\d+\.\d+\.\d+[A-Za-z0-9.+-]*$`)
 )
 
+// What the managers take as a file, whatever else it looks like, and npm as a
+// directory.
+var (
+	pipFile = regexp.MustCompile(`(?i)\.(?:zip|whl|tgz|tbz|txz|tlz|tar|tar\.\w+)$`)
+	npmFile = regexp.MustCompile(`(?i)@\.|\.(?:tgz|tar|tar\.gz)$`)
+)
+
 const maxSpec = 200 // bytes
 
 // Check refuses what is no list of packages, and gives it as it is asked for: a
 // request that means the same is the same. Code: packages_refused.
 func Check(m workbench.PackageManager, specs []string) ([]string, error) {
-	pattern, example := pipSpec, "pandas or pandas==2.2.3"
+	pattern, file, example := pipSpec, pipFile, "pandas or pandas==2.2.3"
 	switch m {
 	case workbench.PackagesPip:
 	case workbench.PackagesNpm:
-		pattern, example = npmSpec, "lodash or lodash@4.17.21"
+		pattern, file, example = npmSpec, npmFile, "lodash or lodash@4.17.21"
 	default:
 		return nil, workbench.E(workbench.CodeInvalidRequest, "there is no package manager %s", quote(string(m))).WithField("manager").WithHint("pip or npm")
 	}
@@ -43,7 +50,7 @@ func Check(m workbench.PackageManager, specs []string) ([]string, error) {
 		} else {
 			spec = strings.TrimSpace(spec)
 		}
-		if len(spec) > maxSpec || !pattern.MatchString(spec) {
+		if len(spec) > maxSpec || !pattern.MatchString(spec) || file.MatchString(spec) {
 			return nil, workbench.E(workbench.CodeInvalidRequest, "%s is no package of %s", quote(spec), m).WithField("packages").
 				WithHint("a name, and a version or a range of them if it matters, such as %s; addresses, files and options are not taken", example)
 		}

@@ -175,7 +175,6 @@ def load_helper(module):
     with HELPER_LOADS:
         if type(module) is not LazyHelper:
             return
-        module.__file__ = LIBRARIES + "/workbench.py"
         with open(module.__file__, "rb") as f:
             code = compile(f.read(), module.__file__, "exec", dont_inherit=True)
         exec(code, module.__dict__)
@@ -199,7 +198,10 @@ def load_ahead():
 
 
 def new_helper():
-    return LazyHelper("workbench", "The helper library of code in a sandbox.")
+    helper = LazyHelper("workbench", "The helper library of code in a sandbox.")
+    helper.__file__ = LIBRARIES + "/workbench.py"
+    helper.__spec__ = type(os.__spec__)("workbench", None, origin=helper.__file__)
+    return helper
 
 
 def bind_helper(module):

@@ -16,8 +16,8 @@ def use(*places):
     _lead("PYTHONPATH", python)
     _lead("NODE_PATH", [place + "/node/node_modules" for place in places])
     _lead("PATH", [place + tail for place in places for tail in ("/python/bin", "/node/node_modules/.bin")])
-    sys.path[:] = [p for p in sys.path if not p.startswith(_ROOT)]
-    first = next((i for i, p in enumerate(sys.path) if p.endswith(("/site-packages", "/dist-packages"))), len(sys.path))
+    sys.path[:] = [p for p in sys.path if not str(p).startswith(_ROOT)]
+    first = next((i for i, p in enumerate(sys.path) if str(p).endswith(("/site-packages", "/dist-packages"))), len(sys.path))
     sys.path[first:first] = python
 
 
