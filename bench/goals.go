@@ -45,8 +45,10 @@ func (r *result) judge() {
 	r.atMost("commit, one changed 1 MiB file among them, median", 30, nameCommitOne, "python", median)
 	r.atMost("return from suspension, 1 MiB of files, from the pool, median", 30, nameReturnFiles, "python", median)
 	r.ratioAtMost("return from suspension, 30 MiB of live memory", 1.5, "1.5 × bare runsc restore", nameReturnMemory, nameRestore, "python")
-	r.atMost("call of a no-op tool from inside and back, median", 5, nameCall, "python", median)
-	r.ratioAtMost("8 calls at once", 3, "3 × one", nameCalls, nameCall, "python")
+	for _, l := range []string{"python", "javascript"} {
+		r.atMost("call of a no-op tool from inside and back, "+l+", median", 5, nameCall, l, median)
+		r.ratioAtMost("8 calls at once, "+l, 3, "3 × one", nameCalls, nameCall, l)
+	}
 	r.atMost("cached set of packages, what it adds to a session's first run, median", 50, namePackages, "python", median)
 	r.figureAtMost("policy evaluation with 1,000 policies, median", 1, nameDecision)
 	r.equalCells()

@@ -44,12 +44,29 @@ for t in threads: t.join()
 print(sorted(took)[len(took) // 2] * 1e9, (time.perf_counter() - began) * 1e9)
 `
 
+const toolProgramJS = `
+await new Promise((go) => setTimeout(go, 500)); // as above
+const call = async () => {
+  if ((await workbench.call('bench.nothing')).status !== 'succeeded') throw new Error('it failed');
+};
+await call();
+const took = [];
+for (let i = 0; i < %d; i++) {
+  const began = performance.now();
+  await call();
+  took.push(performance.now() - began);
+}
+const began = performance.now();
+await Promise.all(Array.from({ length: %d }, call));
+const all = performance.now() - began;
+console.log(took.sort((a, b) => a - b)[took.length >> 1] * 1e6, all * 1e6);
+`
+
 // tools is a session whose code calls a tool that does nothing.
 type tools struct {
 	w       *world
 	service *http.Server
 	session string
-	last    [2]time.Duration // of the last sample: one call, and all at once
 }
 
 // openTools declares the tool, a service of this process on loopback.
@@ -87,35 +104,39 @@ func (t *tools) close() error {
 	return t.service.Close()
 }
 
-// contenders are one call after another, and as many at once: two numbers of the
-// same run.
+// contenders are one call after another, and as many at once: two numbers of a
+// sample.
 func (t *tools) contenders() []contender {
-	return []contender{
-		{name: nameCall, language: string(workbench.Python), few: true, rest: t.w.rest, run: func(ctx context.Context) (time.Duration, error) {
-			err := t.sample(ctx)
-			return t.last[0], err
-		}},
-		{name: nameCalls, language: string(workbench.Python), few: true, rest: t.w.rest, run: func(ctx context.Context) (time.Duration, error) {
-			err := t.sample(ctx)
-			return t.last[1], err
-		}},
+	var all []contender
+	for l, program := range map[workbench.Language]string{
+		workbench.Python:     fmt.Sprintf(toolProgram, callsInTurn, callsAtOnce, callsAtOnce),
+		workbench.JavaScript: fmt.Sprintf(toolProgramJS, callsInTurn, callsAtOnce),
+	} {
+		for i, name := range []string{nameCall, nameCalls} {
+			all = append(all, contender{name: name, language: string(l), few: true, rest: t.w.rest, run: func(ctx context.Context) (time.Duration, error) {
+				took, err := t.sample(ctx, l, program)
+				return took[i], err
+			}})
+		}
 	}
+	slices.SortFunc(all, func(a, b contender) int { return strings.Compare(a.name+b.language, b.name+a.language) })
+	return all
 }
 
-func (t *tools) sample(ctx context.Context) error {
-	r, err := t.w.submit(ctx, t.session, job(workbench.Python, fmt.Sprintf(toolProgram, callsInTurn, callsAtOnce, callsAtOnce)), time.Minute)
+func (t *tools) sample(ctx context.Context, l workbench.Language, program string) (took [2]time.Duration, err error) {
+	r, err := t.w.submit(ctx, t.session, job(l, program), time.Minute)
 	if err != nil {
-		return err
+		return took, err
 	}
 	fields := strings.Fields(r.Output())
-	if r.Status != workbench.StatusSucceeded || len(fields) != len(t.last) {
-		return fmt.Errorf("the run ended %s (%s) %s: %s", r.Status, r.Reason, r.Message, r.ErrorOutput())
+	if r.Status != workbench.StatusSucceeded || len(fields) != len(took) {
+		return took, fmt.Errorf("the run ended %s (%s) %s: %s", r.Status, r.Reason, r.Message, r.ErrorOutput())
 	}
 	for i, f := range fields {
 		ns, parseErr := strconv.ParseFloat(f, 64)
-		t.last[i], err = time.Duration(ns), errors.Join(err, parseErr)
+		took[i], err = time.Duration(ns), errors.Join(err, parseErr)
 	}
-	return err
+	return took, err
 }
 
 // decisions times one decision under a project's thousand policies, most of which
