@@ -90,8 +90,8 @@ func TestGoals(t *testing.T) {
 			t.Errorf("%s: %q, want %q", k, got[k], v)
 		}
 	}
-	if len(got) != 30 {
-		t.Errorf("%d goals, want 30", len(got))
+	if len(got) != 36 {
+		t.Errorf("%d goals, want 36", len(got))
 	}
 }
 

@@ -43,6 +43,8 @@ var elsewhere = map[string]struct{ file, says string }{
 	"store.abandon_artifact.after_commit":   {"../store/crash_test.go", `{"abandon_artifact", "1"`},
 	"store.expire_artifact.before_commit":   {"../store/crash_test.go", `{"expire_artifact", "1"`},
 	"store.expire_artifact.after_commit":    {"../store/crash_test.go", `{"expire_artifact", "1"`},
+	"store.packages.before_commit":          {"../store/crash_test.go", `{"packages", "1"`},
+	"store.packages.after_commit":           {"../store/crash_test.go", `{"packages", "1"`},
 }
 
 // points are the failpoints at which servers still have to die. Several worlds

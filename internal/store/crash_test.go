@@ -18,7 +18,7 @@ import (
 // state is what a reopened database shows of storetest/crash's run.
 type state struct {
 	session, lease, run, log, artifact, commit, queued string
-	key, context, memory, fork                         string
+	key, context, memory, fork, packages               string
 	second                                             string // file
 	needed                                             bool   // a blob that nothing needs at first
 	released                                           bool   // that blob, for the sweep
@@ -44,13 +44,14 @@ var crashStates = []struct {
 	{"admit", "1", state{session: "active", lease: "eng", run: "queued", log: "1"}},
 	{"dispatch", "1", state{session: "active", lease: "eng", run: "dispatching", log: "12"}},
 	{"append_log", "1", state{session: "active", lease: "eng", run: "running", log: "123"}},
-	{"reserve_artifact", "1", state{session: "active", lease: "eng", run: "running", log: "123", artifact: "reserved"}},
-	{"commit_artifact", "1", state{session: "active", lease: "eng", run: "running", log: "123", artifact: "ready"}},
-	{"settle", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_1"}},
-	{"create_commit", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_2"}},
-	{"start_over", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", generation: 2}},
-	{"admit", "2", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "queued", generation: 2}},
-	{"cancel", "1", state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}},
+	{"packages", "1", state{session: "active", lease: "eng", run: "running", packages: "set_crash", log: "123"}},
+	{"reserve_artifact", "1", state{session: "active", lease: "eng", run: "running", packages: "set_crash", log: "123", artifact: "reserved"}},
+	{"commit_artifact", "1", state{session: "active", lease: "eng", run: "running", packages: "set_crash", log: "123", artifact: "ready"}},
+	{"settle", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_1"}},
+	{"create_commit", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_2"}},
+	{"start_over", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_3", generation: 2}},
+	{"admit", "2", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_3", queued: "queued", generation: 2}},
+	{"cancel", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}},
 	{"create_key", "1", ran.with(func(s *state) { s.key = "live" })},
 	{"revoke_key", "1", ran.with(func(s *state) { s.key = "revoked" })},
 	{"add_revision", "1", configured},
@@ -79,7 +80,7 @@ var crashStates = []struct {
 
 // What later moves begin with.
 var (
-	ran        = state{session: "active", lease: "eng", run: "succeeded", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}
+	ran        = state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}
 	configured = ran.with(func(s *state) { s.key, s.revision = "revoked", 2 })
 	returned   = configured.with(func(s *state) { s.generation = 3 })
 	forked     = returned.with(func(s *state) { s.fork = "cmt_fork" })
@@ -155,6 +156,9 @@ func mustState(t *testing.T, path string) state {
 	}
 	if run, err := db.Run(t.Context(), p, "run_crash"); check(err) {
 		s.run = string(run.Status)
+		for _, set := range run.Packages {
+			s.packages += set.Name
+		}
 		if (len(run.Files.Items) == 1) != (run.Status == workbench.StatusSucceeded) {
 			t.Fatalf("a %s run lists %d changed files", run.Status, len(run.Files.Items))
 		}

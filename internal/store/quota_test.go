@@ -27,7 +27,7 @@ func TestHistoriesFromBeforeAreCounted(t *testing.T) {
 		wantCode(t, db.Close(), "")
 
 		raw := mustRaw(t, driver, dsn)
-		for _, back := range append(beforeTools(), "ALTER TABLE sessions DROP COLUMN history_bytes", "ALTER TABLE tenants DROP COLUMN history_bytes",
+		for _, back := range append(beforeTools(), "ALTER TABLE sessions DROP COLUMN packages", "ALTER TABLE runs DROP COLUMN packages", "ALTER TABLE sessions DROP COLUMN history_bytes", "ALTER TABLE tenants DROP COLUMN history_bytes",
 			"DELETE FROM schema_version WHERE version_id >= 7") {
 			if _, err := raw.Exec(back); err != nil {
 				t.Fatal(err)

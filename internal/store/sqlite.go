@@ -77,7 +77,8 @@ func (db *DB) openSQLite(ctx context.Context, path string, o Options) error {
 //
 // Transactions that wait for each other are committed together, each in a savepoint
 // of its own: writing the log and syncing it is the other half. None has ended before
-// that commit has.
+// that commit has, not even one that is rolled back: what it saw, and was refused for,
+// is only then there for others to see.
 type sqliteWriter struct {
 	db      *sql.DB
 	turn    chan struct{} // holds one token: whose turn it is to write
@@ -92,13 +93,14 @@ type sqliteWriter struct {
 
 // batch is the transactions that are committed together.
 type batch struct {
-	members int           // that are to be committed
+	parts   int           // all that took part
+	members int           // of them that are to be committed
 	done    chan struct{} // closed once they are, or cannot be
 	err     error         // of that; read after done
 }
 
-// maxMembers bounds a batch, and so how long the first of it waits for the others.
-const maxMembers = 16
+// maxParts bounds a batch, and so how long the first of it waits for the others.
+const maxParts = 16
 
 func newSQLiteWriter(db *sql.DB) *sqliteWriter {
 	w := &sqliteWriter{db: db, turn: make(chan struct{}, 1), ended: make(chan struct{}), stmts: map[string]*sql.Stmt{}}
@@ -157,6 +159,7 @@ func (w *sqliteWriter) start(ctx context.Context) error {
 		}
 		w.batch = &batch{done: make(chan struct{})}
 	}
+	w.batch.parts++
 	err := w.run(ctx, "SAVEPOINT member")
 	if err != nil {
 		w.discard(err)
@@ -165,28 +168,30 @@ func (w *sqliteWriter) start(ctx context.Context) error {
 }
 
 // end gives the turn on. A transaction that is to be committed has been when it
-// returns nil.
+// returns nil. For one that is rolled back an error says that what it was decided on
+// could not be committed.
 func (w *sqliteWriter) end(ctx context.Context, commit bool) error {
 	ctx = context.WithoutCancel(ctx)
 	b := w.batch
+	alone := b.members == 0 && !commit
 	err := w.leave(ctx, commit)
 	switch {
 	case err != nil:
 		// SQLite rolls everything back by itself after a full disk or an I/O error:
 		// nothing of the batch is there any more.
 		w.discard(err)
-	case w.waiting.Load() > 0 && b.members < maxMembers:
+	case w.waiting.Load() > 0 && b.parts < maxParts:
 		w.turn <- struct{}{} // whoever waits joins, and ends it
-		if commit {
-			<-b.done
-			err = b.err
+		if alone {
+			return nil
 		}
-		return err
+		<-b.done
+		return b.err
 	default:
 		err = w.settle(ctx)
 	}
 	w.turn <- struct{}{}
-	if !commit {
+	if alone {
 		return nil
 	}
 	return err

@@ -282,3 +282,40 @@ func TestSQLiteWritersTogether(t *testing.T) {
 		t.Errorf("%d of %d runs are there", found, len(kept))
 	}
 }
+
+// Whoever is refused for what another writer did finds that in what it reads next:
+// its next attempt is no repetition of this one.
+func TestRefusedWritersSeeWhy(t *testing.T) {
+	onBoth(t, func(t *testing.T, _, dsn string) {
+		db, err := store.Open(t.Context(), dsn, store.Options{})
+		wantCode(t, err, "")
+		defer db.Close()
+		c := mustClient(t, db)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				refusedAt := int64(0)
+				for range 25 {
+					s, err := db.Session(t.Context(), c.p, c.session)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if s.Revision <= refusedAt {
+						t.Errorf("revision %d was refused as old, and is read again", refusedAt)
+						return
+					}
+					refusedAt = 0
+					_, err = db.AddRevision(t.Context(), c.p, workbench.Revision{SessionID: s.ID, Size: "standard", CreatedAt: time.Now()}, nil, store.Seen{Revision: s.Revision})
+					if workbench.HasCode(err, workbench.CodeVersionMismatch) {
+						refusedAt = s.Revision
+					} else if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
+}

@@ -62,7 +62,9 @@ func (db *DB) attempt(ctx context.Context, point string, fn func(*tx) error) (er
 	open := true
 	defer func() {
 		if open { // also when fn panics
-			_ = t.end(false)
+			if lost := t.end(false); lost != nil {
+				err = lost
+			}
 		}
 	}()
 	if err := fn(t); err != nil {
@@ -99,6 +101,8 @@ func (t *tx) begin() error {
 	return err
 }
 
+// end commits or rolls back. For a transaction that is rolled back an error says
+// that what it was decided on was never committed.
 func (t *tx) end(commit bool) error {
 	if t.writer != nil {
 		return t.writer.end(t.ctx, commit)
@@ -106,7 +110,8 @@ func (t *tx) end(commit bool) error {
 	if commit {
 		return t.sql.Commit()
 	}
-	return t.sql.Rollback()
+	_ = t.sql.Rollback() // what it read was committed
+	return nil
 }
 
 // notify wakes the topics' subscribers when the transaction has committed.

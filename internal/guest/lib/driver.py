@@ -201,6 +201,7 @@ def new_helper():
     helper = LazyHelper("workbench", "The helper library of code in a sandbox.")
     helper.__file__ = LIBRARIES + "/workbench.py"
     helper.__spec__ = type(os.__spec__)("workbench", None, origin=helper.__file__)
+    helper.__spec__.has_location = True
     return helper
 
 

@@ -106,6 +106,9 @@ func moves(db *store.DB, p workbench.Principal) []move {
 			running := workbench.StatusRunning
 			return db.AppendLog(ctx, run, 1, 1, &running, []workbench.LogEntry{{Seq: 3, Kind: workbench.LogOutput, Stream: workbench.Stdout, Length: 1, Data: []byte("x"), At: now}})
 		}},
+		{"packages", func(ctx context.Context) error {
+			return db.AddPackages(ctx, run, 1, workbench.PackageSet{Name: "set_crash", Manager: workbench.PackagesPip})
+		}},
 		{"reserve_artifact", func(ctx context.Context) error {
 			return db.ReserveArtifact(ctx, p, workbench.Artifact{ID: artifact, SessionID: session, Generation: 1, Size: 5, Origin: workbench.OriginSave,
 				CreatedAt: now, ExpiresAt: end}, store.Quota{SessionBytes: 5, SessionFiles: 1, Epoch: 1})
