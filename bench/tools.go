@@ -22,26 +22,34 @@ import (
 // is measured is from call to receipt, without the run around it.
 const (
 	callsInTurn = 10
-	callsAtOnce = 8
+	callsAtOnce = 8 // of workbench.aio, of promises, and of threads
 )
 
 const toolProgram = `
-import threading, time
+import asyncio, threading, time
 time.sleep(0.5)  # what follows its start, such as the next interpreter that waits, is over
 def call():
     assert workbench.call("bench.nothing").status == "succeeded"
+async def async_call():
+    assert (await workbench.aio.call("bench.nothing")).status == "succeeded"
 call()
 took = []
 for _ in range(%d):
     began = time.perf_counter(); call(); took.append(time.perf_counter() - began)
-start = threading.Barrier(%d + 1)
+async def main():
+    await async_call()
+    began = time.perf_counter()
+    await asyncio.gather(*[async_call() for _ in range(%d)])
+    return time.perf_counter() - began
+gathered = asyncio.run(main())
+start = threading.Barrier(%[2]d + 1)
 def wait_and_call():
     start.wait(); call()
-threads = [threading.Thread(target=wait_and_call) for _ in range(%d)]
+threads = [threading.Thread(target=wait_and_call) for _ in range(%[2]d)]
 for t in threads: t.start()
 start.wait(); began = time.perf_counter()
 for t in threads: t.join()
-print(sorted(took)[len(took) // 2] * 1e9, (time.perf_counter() - began) * 1e9)
+print(sorted(took)[len(took) // 2] * 1e9, gathered * 1e9, (time.perf_counter() - began) * 1e9)
 `
 
 const toolProgramJS = `
@@ -104,37 +112,39 @@ func (t *tools) close() error {
 	return t.service.Close()
 }
 
-// contenders are one call after another, and as many at once: two numbers of a
-// sample.
+// contenders are one call after another, as many at once, and in Python also as many
+// by threads: the numbers of a sample.
 func (t *tools) contenders() []contender {
 	var all []contender
-	for l, program := range map[workbench.Language]string{
-		workbench.Python:     fmt.Sprintf(toolProgram, callsInTurn, callsAtOnce, callsAtOnce),
-		workbench.JavaScript: fmt.Sprintf(toolProgramJS, callsInTurn, callsAtOnce),
-	} {
-		for i, name := range []string{nameCall, nameCalls} {
+	add := func(l workbench.Language, program string, names ...string) {
+		for i, name := range names {
 			all = append(all, contender{name: name, language: string(l), few: true, rest: t.w.rest, run: func(ctx context.Context) (time.Duration, error) {
-				took, err := t.sample(ctx, l, program)
-				return took[i], err
+				took, err := t.sample(ctx, l, program, len(names))
+				if err != nil {
+					return 0, err
+				}
+				return took[i], nil
 			}})
 		}
 	}
+	add(workbench.Python, fmt.Sprintf(toolProgram, callsInTurn, callsAtOnce), nameCall, nameCalls, nameThreads)
+	add(workbench.JavaScript, fmt.Sprintf(toolProgramJS, callsInTurn, callsAtOnce), nameCall, nameCalls)
 	slices.SortFunc(all, func(a, b contender) int { return strings.Compare(a.name+b.language, b.name+a.language) })
 	return all
 }
 
-func (t *tools) sample(ctx context.Context, l workbench.Language, program string) (took [2]time.Duration, err error) {
+func (t *tools) sample(ctx context.Context, l workbench.Language, program string, numbers int) (took []time.Duration, err error) {
 	r, err := t.w.submit(ctx, t.session, job(l, program), time.Minute)
 	if err != nil {
 		return took, err
 	}
 	fields := strings.Fields(r.Output())
-	if r.Status != workbench.StatusSucceeded || len(fields) != len(took) {
+	if r.Status != workbench.StatusSucceeded || len(fields) != numbers {
 		return took, fmt.Errorf("the run ended %s (%s) %s: %s", r.Status, r.Reason, r.Message, r.ErrorOutput())
 	}
-	for i, f := range fields {
+	for _, f := range fields {
 		ns, parseErr := strconv.ParseFloat(f, 64)
-		took[i], err = time.Duration(ns), errors.Join(err, parseErr)
+		took, err = append(took, time.Duration(ns)), errors.Join(err, parseErr)
 	}
 	return took, err
 }

@@ -1,6 +1,7 @@
 package guest_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -53,5 +54,68 @@ func BenchmarkRun(b *testing.B) {
 				b.ReportMetric(float64(took[len(took)*9/10].Microseconds()), "µs/p90")
 			})
 		}
+	}
+}
+
+// BenchmarkCall measures the guest's side of calls, on a host that answers at once:
+// one after another, and eight at once until the last is back: asynchronous ones, and
+// those of eight threads.
+func BenchmarkCall(b *testing.B) {
+	for lang, source := range map[workbench.Language]string{
+		workbench.Python: `
+import threading, time
+time.sleep(0.5)
+call = lambda: workbench.call("your_app.lookup")
+call()
+took, all = [], []
+for _ in range(50):
+    began = time.perf_counter(); call(); took.append(time.perf_counter() - began)
+for _ in range(20):
+    start = threading.Barrier(9)
+    def wait_and_call():
+        start.wait(); call()
+    threads = [threading.Thread(target=wait_and_call) for _ in range(8)]
+    for t in threads: t.start()
+    start.wait(); began = time.perf_counter()
+    for t in threads: t.join()
+    all.append(time.perf_counter() - began)
+import asyncio
+gathered = []
+async def main():
+    for _ in range(20):
+        began = time.perf_counter(); await asyncio.gather(*[workbench.aio.call("your_app.lookup") for _ in range(8)])
+        gathered.append(time.perf_counter() - began)
+asyncio.run(main())
+print(sorted(took)[25] * 1e6, sorted(gathered)[10] * 1e6, sorted(all)[10] * 1e6)
+`, workbench.JavaScript: `
+await new Promise((go) => setTimeout(go, 500));
+const took = [], all = [];
+const call = () => workbench.call('your_app.lookup');
+const timed = async (into, work) => { const began = performance.now(); await work(); into.push(performance.now() - began); };
+await call();
+for (let i = 0; i < 50; i++) await timed(took, call);
+for (let i = 0; i < 20; i++) await timed(all, () => Promise.all(Array.from({ length: 8 }, call)));
+const median = (all) => all.sort((a, b) => a - b)[all.length >> 1] * 1e3;
+console.log(median(took), median(all), 0);
+`} {
+		b.Run(string(lang), func(b *testing.B) {
+			s := MustSessionOf(b, oci.Runsc, "minimal")
+			var sum [3]float64
+			for range b.N {
+				o, _ := s.with(b, request(lang, source), standIn)
+				var now [3]float64
+				if _, err := fmt.Sscan(o.stdout, &now[0], &now[1], &now[2]); err != nil {
+					b.Fatalf("%v: %q %s", err, o.stdout, o.stderr)
+				}
+				for i := range sum {
+					sum[i] += now[i] / float64(b.N)
+				}
+			}
+			b.ReportMetric(sum[0], "µs/call")
+			b.ReportMetric(sum[1], "µs/8-at-once")
+			if sum[2] > 0 {
+				b.ReportMetric(sum[2], "µs/8-threads")
+			}
+		})
 	}
 }

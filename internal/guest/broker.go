@@ -23,7 +23,8 @@ import (
 
 // Bounds of the socket that code calls.
 const (
-	brokerConns    = 64                     // at once, of one exec; more wait in the kernel's queue
+	brokerConns    = 256                    // open at once, of one exec; more wait in the kernel's queue
+	brokerRequests = 64                     // under way at once; more wait unread
 	brokerRequest  = 384 << 10              // bytes of a request
 	brokerUnwanted = 64 << 20               // bytes that a caller may go on sending after its answer
 	brokerIdle     = 10 * time.Second       // for a piece of a request to arrive, or of an answer to be taken, while others wait
@@ -32,7 +33,9 @@ const (
 
 // broker answers the code of one exec that reaches out through a socket. A
 // request is a big-endian uint32 length and JSON, with a size of content the
-// content behind it; an answer is a length and JSON. One of each per connection.
+// content behind it; an answer is a length and JSON. A connection has one of each,
+// or many: a request with a number leaves it open for more, which need not wait for
+// the answer, and that has the number too. Answers come as they are ready.
 // The token ends with the exec, and with a run its socket too.
 type broker struct {
 	e      *execution
@@ -44,8 +47,12 @@ type broker struct {
 	asking context.Context // of connections that have not said yet what they want
 	hangUp context.CancelFunc
 	conns  sync.WaitGroup
-	calls  atomic.Int64 // connections under way
+	calls  atomic.Int64 // requests under way, and connections that have not said yet what they want
 	shown  displays
+
+	mu      sync.Mutex
+	stopped bool
+	resting map[*caller]bool // that were answered, and may ask for more
 }
 
 // brokerSocket is where code connects: a run's own, or a context's, whose cells
@@ -53,18 +60,21 @@ type broker struct {
 type brokerSocket struct {
 	path   string
 	l      *net.UnixListener
-	slots  chan struct{} // one for each connection under way, and one for the next
+	places chan struct{} // one for each connection, and one for the next
+	asked  chan struct{} // one for each request under way
 	accept sync.WaitGroup
 	closed chan struct{}
 	once   sync.Once
 
-	mu  sync.Mutex
-	now *broker // answers; nil between cells
+	mu      sync.Mutex
+	now     *broker // answers; nil between cells
+	callers map[*caller]bool
 }
 
 // listen makes the socket in a directory that code may search.
 func listenIn(dir string) (*brokerSocket, error) {
-	s := &brokerSocket{path: dir + "/s", slots: make(chan struct{}, brokerConns), closed: make(chan struct{})}
+	s := &brokerSocket{path: dir + "/s", places: make(chan struct{}, brokerConns), asked: make(chan struct{}, brokerRequests),
+		closed: make(chan struct{}), callers: map[*caller]bool{}}
 	var err error
 	if s.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"}); err != nil {
 		return nil, err
@@ -80,9 +90,7 @@ func listenIn(dir string) (*brokerSocket, error) {
 
 func (s *brokerSocket) serve() {
 	for {
-		select {
-		case s.slots <- struct{}{}:
-		case <-s.closed:
+		if !s.place(s.places, s.closed, false) {
 			return
 		}
 		c, err := s.l.AcceptUnix()
@@ -90,30 +98,63 @@ func (s *brokerSocket) serve() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			<-s.slots
+			<-s.places
 			time.Sleep(10 * time.Millisecond) // out of descriptors
 			continue
 		}
+		p := newCaller(c)
 		s.mu.Lock()
 		b := s.now
 		if b == nil {
 			s.mu.Unlock()
 			c.Close()
-			<-s.slots
+			<-s.places
 			continue
 		}
+		s.callers[p] = true
 		b.calls.Add(1)
 		b.conns.Add(1)
 		s.mu.Unlock()
 		go func() { // waited for by finish
-			defer func() { b.calls.Add(-1); <-s.slots; b.conns.Done() }()
-			b.answer(c)
+			b.answer(p)
+			c.Close()
+			s.mu.Lock()
+			delete(s.callers, p)
+			s.mu.Unlock()
+			<-s.places
+			b.conns.Done()
 		}()
 	}
 }
 
-// crowded reports whether others may wait for the place of a connection.
-func (s *brokerSocket) crowded() bool { return len(s.slots) == cap(s.slots) }
+// place waits for a place, and meanwhile cuts those off that keep theirs and neither
+// send a piece nor take one: callers that ask, or all. It returns false once done is
+// closed.
+func (s *brokerSocket) place(places chan struct{}, done <-chan struct{}, ask bool) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+	}
+	look := time.NewTicker(brokerIdle / 10)
+	defer look.Stop()
+	for {
+		select {
+		case places <- struct{}{}:
+			return true
+		case <-done:
+			return false
+		case <-look.C:
+			s.mu.Lock()
+			for p := range s.callers {
+				if p.stalled(ask) {
+					p.cut()
+				}
+			}
+			s.mu.Unlock()
+		}
+	}
+}
 
 // turn lets a broker answer from here on, nil for none.
 func (s *brokerSocket) turn(b *broker) {
@@ -135,7 +176,7 @@ func newBroker(e *execution, socket *brokerSocket, own bool) (*broker, error) {
 	if _, err := rand.Read(token[:]); err != nil {
 		return nil, err
 	}
-	b := &broker{e: e, socket: socket, own: own, token: hex.EncodeToString(token[:])}
+	b := &broker{e: e, socket: socket, own: own, token: hex.EncodeToString(token[:]), resting: map[*caller]bool{}}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.asking, b.hangUp = context.WithCancel(b.ctx)
 	b.socket.turn(b)
@@ -174,6 +215,33 @@ func (b *broker) finish(grace time.Duration) {
 // stop lets no new call in.
 func (b *broker) stop() {
 	b.socket.turn(nil)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+	for p := range b.resting {
+		p.hangUp()
+	}
+}
+
+// rests waits for the next request of a connection whose earlier ones were taken.
+// It returns false where there is none.
+func (b *broker) rests(p *caller) bool {
+	b.mu.Lock()
+	if b.stopped {
+		b.mu.Unlock()
+		return false
+	}
+	b.resting[p] = true
+	b.mu.Unlock()
+	_, err := p.r.Peek(1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.resting, p)
+	if err != nil || b.stopped {
+		return false
+	}
+	b.calls.Add(1)
+	return true
 }
 
 // close ends everything.
@@ -186,24 +254,67 @@ func (b *broker) close() {
 	}
 }
 
-func (b *broker) answer(c *net.UnixConn) {
-	defer c.Close()
-	p := caller{c: c, crowded: b.socket.crowded}
+// answer answers what comes on a connection, whose first request counts already.
+func (b *broker) answer(p *caller) {
 	defer context.AfterFunc(b.ctx, p.cut)()
-	var call brokerCall
-	var result json.RawMessage
-	whole, err := p.request(b.asking, &call)
-	if err == nil {
-		_ = c.SetDeadline(time.Time{})
-		result, err = b.carryOut(call, p)
-	}
-	p.reply(b.ctx, result, err)
-	if !whole || err != nil && call.Size != nil {
-		p.sayGoodbye(b.ctx)
+	var answering sync.WaitGroup
+	defer answering.Wait()
+	for next := true; next; next = b.rests(p) {
+		call, asked, err := b.read(p)
+		over := func() {
+			if asked {
+				<-b.socket.asked
+			}
+			b.calls.Add(-1)
+		}
+		if err != nil || call.Number == 0 {
+			b.last(p, call, err)
+			over()
+			return
+		}
+		answering.Go(func() {
+			result, err := b.carryOut(call, p)
+			p.reply(b.ctx, call.Number, result, err)
+			over()
+		})
 	}
 }
 
-func (b *broker) carryOut(call brokerCall, p caller) (json.RawMessage, error) {
+// last answers the last request of a connection.
+func (b *broker) last(p *caller, call brokerCall, err error) {
+	unread := workbench.HasCode(err, workbench.CodeBodyTooLarge)
+	var result json.RawMessage
+	if err == nil {
+		result, err = b.carryOut(call, p)
+		unread = err != nil && call.Size != nil
+	}
+	p.reply(b.ctx, call.Number, result, err)
+	if unread {
+		p.sayGoodbye()
+	}
+}
+
+// read reads a request once it has come and there is a place for it: asked.
+func (b *broker) read(p *caller) (call brokerCall, asked bool, err error) {
+	defer context.AfterFunc(b.asking, p.hangUp)()
+	if _, err := p.r.Peek(1); err != nil {
+		return call, false, workbench.E(workbench.CodeInvalidRequest, "no request")
+	}
+	if asked = b.socket.place(b.socket.asked, b.asking.Done(), true); !asked {
+		return call, false, workbench.E(workbench.CodeCancelled, "the run ended")
+	}
+	p.asks.Store(true)
+	if call, err = p.request(); err != nil {
+		return call, asked, err
+	}
+	if call.Number != 0 && call.Size != nil {
+		return call, asked, workbench.E(workbench.CodeInvalidRequest, "a request with content has no number").WithField("n")
+	}
+	p.asks.Store(call.Number == 0)
+	return call, asked, nil
+}
+
+func (b *broker) carryOut(call brokerCall, p *caller) (json.RawMessage, error) {
 	if subtle.ConstantTimeCompare([]byte(call.Token), []byte(b.token)) != 1 {
 		return nil, workbench.E(workbench.CodeForbidden, "the token is not this run's").
 			WithHint("a run's socket and token end with it")

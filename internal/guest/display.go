@@ -37,7 +37,7 @@ func (d *displays) counts() (all, dropped int64) {
 }
 
 // display passes a display on, after the output that was printed before it.
-func (b *broker) display(call brokerCall, p caller) (json.RawMessage, error) {
+func (b *broker) display(call brokerCall, p *caller) (json.RawMessage, error) {
 	switch call.Kind {
 	case guestwire.DisplayResult, guestwire.DisplayShow, guestwire.DisplayUpdate, guestwire.DisplayError, guestwire.DisplayClear:
 	default:
@@ -47,7 +47,6 @@ func (b *broker) display(call brokerCall, p caller) (json.RawMessage, error) {
 	if call.Size != nil {
 		size = *call.Size
 	}
-	content := &patientReader{ctx: b.ctx, p: p}
 	switch {
 	case size < 0:
 		return nil, workbench.E(workbench.CodeInvalidRequest, "a display has a size").WithField("size")
@@ -60,13 +59,13 @@ func (b *broker) display(call brokerCall, p caller) (json.RawMessage, error) {
 		return nil, workbench.E(workbench.CodeInvalidRequest, "the display's metadata is too long").WithField("metadata")
 	}
 	if !b.shown.admit(size) {
-		if _, err := io.CopyN(io.Discard, content, size); err != nil {
+		if _, err := io.CopyN(io.Discard, p.r, size); err != nil {
 			return nil, workbench.E(workbench.CodeInvalidRequest, "the display ends early")
 		}
 		return json.RawMessage(`{"shown":false}`), nil
 	}
 	args := guestwire.DisplayArgs{Kind: call.Kind, ID: call.ID, Metadata: call.Metadata, At: b.e.printed()}
-	if _, err := b.pass(guestwire.OpDisplay, args, size, content); err != nil {
+	if _, err := b.pass(guestwire.OpDisplay, args, size, p.r); err != nil {
 		return nil, err
 	}
 	return json.RawMessage(`{"shown":true}`), nil

@@ -1,13 +1,14 @@
 package guest
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
-	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/workbenchdev/workbench"
@@ -16,10 +17,11 @@ import (
 
 // brokerCall is a request.
 type brokerCall struct {
-	Token string          `json:"token"`
-	Op    string          `json:"op"`
-	Path  string          `json:"path,omitempty"`  // of save, base64
-	Value json.RawMessage `json:"value,omitempty"` // of result; the arguments of what the host alone understands
+	Number int64           `json:"n,omitempty"` // of the request on its connection, which stays open; 0: it has none
+	Token  string          `json:"token"`
+	Op     string          `json:"op"`
+	Path   string          `json:"path,omitempty"`  // of save, base64
+	Value  json.RawMessage `json:"value,omitempty"` // of result; the arguments of what the host alone understands
 
 	Kind     string          `json:"kind,omitempty"` // of display
 	ID       string          `json:"id,omitempty"`
@@ -29,6 +31,7 @@ type brokerCall struct {
 
 // brokerAnswer is an answer: one of its fields.
 type brokerAnswer struct {
+	Number int64           `json:"n,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  *brokerError    `json:"error,omitempty"`
 }
@@ -42,93 +45,92 @@ type brokerError struct {
 
 // caller is one connection of code.
 type caller struct {
-	c       *net.UnixConn
-	crowded func() bool // others wait for its place
+	c     *net.UnixConn
+	r     *bufio.Reader
+	asks  atomic.Bool  // a request has begun, and is the last of the connection or not read yet
+	reads atomic.Int64 // since when a piece is waited for, Unix nanoseconds; 0: none is
+	turn  sync.Mutex   // of writing
+	wrote atomic.Int64 // since when an answer is to be taken; 0: none is
 }
 
-// wait bounds what comes next on the connection; ctx cuts it short.
-func (p caller) wait(ctx context.Context) {
-	_ = p.c.SetDeadline(time.Now().Add(brokerIdle))
-	if ctx.Err() != nil { // whoever ended it may have cut the connection before
-		p.cut()
-	}
+func newCaller(c *net.UnixConn) *caller {
+	p := &caller{c: c}
+	p.r = bufio.NewReader(p)
+	return p
+}
+
+// Read reads from the connection.
+func (p *caller) Read(b []byte) (int, error) {
+	p.reads.Store(time.Now().UnixNano())
+	n, err := p.c.Read(b)
+	p.reads.Store(0)
+	return n, err
+}
+
+// stalled reports whether code lets the connection stand still for long: with ask
+// only one in the midst of a request, or of an answer.
+func (p *caller) stalled(ask bool) bool {
+	long := time.Now().Add(-brokerIdle).UnixNano()
+	since := func(at int64) bool { return at != 0 && at < long }
+	return since(p.reads.Load()) && (!ask || p.asks.Load()) || since(p.wrote.Load())
 }
 
 // cut ends what the connection waits for.
-func (p caller) cut() { _ = p.c.SetDeadline(time.Unix(1, 0)) }
+func (p *caller) cut() { _ = p.c.SetDeadline(time.Unix(1, 0)) }
 
-// lenient reports whether a caller that was not heard of in time may be waited for
-// longer: an event loop can be busy with something else.
-func (p caller) lenient(ctx context.Context, err error) bool {
-	return errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil && !p.crowded()
-}
+// hangUp takes no more from the connection.
+func (p *caller) hangUp() { _ = p.c.SetReadDeadline(time.Unix(1, 0)) }
 
-// request reads what the caller wants. whole reports whether it was read to its
-// end, content apart.
-func (p caller) request(ctx context.Context, call *brokerCall) (whole bool, err error) {
-	defer context.AfterFunc(ctx, p.cut)()
-	r := &patientReader{ctx: ctx, p: p}
+// request reads what the caller wants, content apart. Code: body_too_large where it
+// was not read to its end.
+func (p *caller) request() (call brokerCall, err error) {
 	var head [4]byte
-	n, err := io.ReadFull(r, head[:])
-	for n == 0 && p.lenient(ctx, err) {
-		n, err = io.ReadFull(r, head[:])
-	}
-	if err != nil {
-		return true, workbench.E(workbench.CodeInvalidRequest, "no request")
+	if _, err := io.ReadFull(p.r, head[:]); err != nil {
+		return call, workbench.E(workbench.CodeInvalidRequest, "no request")
 	}
 	size := binary.BigEndian.Uint32(head[:])
 	if size > brokerRequest {
-		return false, workbench.E(workbench.CodeBodyTooLarge, "the request has %d bytes, %d are allowed", size, brokerRequest).
+		return call, workbench.E(workbench.CodeBodyTooLarge, "the request has %d bytes, %d are allowed", size, brokerRequest).
 			WithHint("save what is large as a file")
 	}
-	raw, err := io.ReadAll(io.LimitReader(r, int64(size)))
+	raw, err := io.ReadAll(io.LimitReader(p.r, int64(size)))
 	if err != nil || len(raw) != int(size) {
-		return true, workbench.E(workbench.CodeInvalidRequest, "the request ends early")
+		return call, workbench.E(workbench.CodeInvalidRequest, "the request ends early")
 	}
-	if err := json.Unmarshal(raw, call); err != nil {
-		return true, workbench.E(workbench.CodeInvalidRequest, "the request is not valid JSON")
+	if err := json.Unmarshal(raw, &call); err != nil {
+		return brokerCall{}, workbench.E(workbench.CodeInvalidRequest, "the request is not valid JSON")
 	}
-	return true, nil
+	return call, nil
 }
 
 // reply writes the answer, in a run's end too.
-func (p caller) reply(ctx context.Context, result json.RawMessage, err error) {
-	a := brokerAnswer{Result: result}
+func (p *caller) reply(ctx context.Context, number int64, result json.RawMessage, err error) {
+	a := brokerAnswer{Number: number, Result: result}
 	if err != nil {
 		e := workbench.AsError(err)
-		a = brokerAnswer{Error: &brokerError{e.Code, e.Detail, e.Hint, e.Field}}
+		a = brokerAnswer{Number: number, Error: &brokerError{e.Code, e.Detail, e.Hint, e.Field}}
 	} else if len(result) == 0 {
 		a.Result = json.RawMessage("null")
 	}
 	raw, _ := guestwire.Marshal(a) // cannot fail: the result is valid JSON
 	raw = append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)
-	wait := brokerIdle
-	for len(raw) > 0 {
-		if ctx.Err() != nil {
-			wait = brokerLast
-		}
-		_ = p.c.SetWriteDeadline(time.Now().Add(wait))
-		n, err := p.c.Write(raw)
-		if raw = raw[n:]; err != nil && !p.lenient(ctx, err) {
-			return // the caller may have gone
-		}
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	p.wrote.Store(time.Now().UnixNano())
+	defer p.wrote.Store(0)
+	n := 0
+	if ctx.Err() == nil {
+		n, _ = p.c.Write(raw) // the caller may have gone
+	}
+	if n < len(raw) && ctx.Err() != nil {
+		_ = p.c.SetWriteDeadline(time.Now().Add(brokerLast))
+		_, _ = p.c.Write(raw[n:])
 	}
 }
 
 // sayGoodbye lets a caller that still sends what nobody wants have its answer: it
 // is broken off otherwise.
-func (p caller) sayGoodbye(ctx context.Context) {
+func (p *caller) sayGoodbye() {
 	_ = p.c.CloseWrite()
-	_, _ = io.CopyN(io.Discard, &patientReader{ctx: ctx, p: p}, brokerUnwanted)
-}
-
-// patientReader reads from code, which has some time for each piece.
-type patientReader struct {
-	ctx context.Context
-	p   caller
-}
-
-func (r *patientReader) Read(b []byte) (int, error) {
-	r.p.wait(r.ctx)
-	return r.p.c.Read(b)
+	_, _ = io.CopyN(io.Discard, p.r, brokerUnwanted)
 }

@@ -21,6 +21,7 @@ raises WorkbenchError. arc0 is another name of this module.
 
 from __future__ import annotations
 
+import atexit
 import binascii
 import json
 import os
@@ -117,26 +118,95 @@ def _request(**fields):
     return body
 
 
-def _exchange(body, content=b""):
-    """Sends a request and returns the answer."""
+def _numbered(body, number):
+    """A request after which the connection goes on."""
+    body = b'{"n":%d,%s' % (number, body[1:])
+    return len(body).to_bytes(4, "big") + body
+
+
+_unused = []  # connections that no call has at the moment, and whose they are
+
+
+def _leave():
+    """Closes them: in a child that was forked they are its parent's."""
+    while _unused:
+        _unused.pop()[0].close()
+
+
+os.register_at_fork(after_in_child=_leave)
+atexit.register(_leave)
+
+
+def _whose():
+    """The run, or the cell: its socket and token."""
+    return os.environ.get("WORKBENCH_SOCKET", ""), os.environ.get("WORKBENCH_TOKEN", "")
+
+
+def _connection(whose):
+    """A connection to the broker."""
+    while True:
+        try:
+            s, of = _unused.pop()
+        except IndexError:
+            break
+        try:
+            if of == whose:
+                s.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)  # there is nothing, or it has ended
+            s.close()
+        except BlockingIOError:
+            return s
+        except OSError:
+            s.detach()  # the program closed it, and the number may be something else's
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
-            s.connect(os.environ.get("WORKBENCH_SOCKET", ""))
+        s.connect(whose[0])
+    except BaseException:
+        s.close()
+        raise
+    return s
+
+
+def _exchange(body, content=None):
+    """Sends a request and returns the answer."""
+    whose = _whose()
+    try:
+        s = _connection(whose)
+        try:
             try:
-                s.sendall(len(body).to_bytes(4, "big") + body + content)
+                s.sendall(_numbered(body, 1) if content is None else len(body).to_bytes(4, "big") + body + content)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # the answer says why it wants no more
-            raw = b""
-            while len(raw) <= _MAX_ANSWER:
-                part = s.recv(65536)
-                if not part:
-                    break
-                raw += part
+            raw = _receive(s)
+        except BaseException:
+            s.close()
+            raise
     except OSError as e:
         raise WorkbenchError("unavailable", "the sandbox's broker cannot be reached: %s" % e) from None
-    if len(raw) < 4 or len(raw) != 4 + int.from_bytes(raw[:4], "big"):
+    if content is None and raw is not None:
+        _unused.append((s, whose))
+    else:
+        s.close()
+    return _answer(raw and json.loads(raw))
+
+
+def _receive(s):
+    """The answer that comes next, None if none does."""
+    raw, size = b"", 4
+    while len(raw) < size:
+        part = s.recv(65536)
+        if not part:
+            return None
+        raw += part
+        if size == 4 <= len(raw):
+            size += int.from_bytes(raw[:4], "big")
+            if size > _MAX_ANSWER:
+                return None
+    return raw[4:]
+
+
+def _answer(answer):
+    if answer is None:
         raise WorkbenchError("unavailable", "the sandbox's broker ended the call")
-    answer = json.loads(raw[4:])
     if "error" in answer:
         error = answer["error"]
         raise WorkbenchError(error["code"], error["detail"], error.get("hint"), error.get("field"))

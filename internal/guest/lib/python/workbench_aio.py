@@ -4,23 +4,128 @@
     all = await asyncio.gather(*[workbench.aio.ai.classify(t, labels) for t in texts])
 
 A call is under way from when it is made, and completes also where nobody awaits
-it. It needs no loop that runs: threads make the calls, which end when there are
-none.
+it. It needs no loop that runs: one thread takes the answers to all that is asked
+with one request, and what takes several has threads of its own. A program that ends
+waits for them.
 """
 
+import atexit
 import collections
 import collections.abc
 import functools
+import json
 import os
 import sys
 import threading
 from concurrent.futures import Future
 
 import workbench
+from workbench_calls import _Ask
 
 __all__ = ["call", "receipt", "tools", "ai", "web", "packages", "fetch"]
 
 PARALLEL = 8  # calls at once; more wait here
+
+
+class _Line:
+    """One connection that carries calls at once, and its reader."""
+
+    def __init__(self):
+        self.changed = threading.Condition()  # guards what is below
+        self.queue = collections.deque()  # of what is asked and its future
+        self.asked = {}  # what was sent, by its number
+        self.number = 0
+        self.connection = None
+        self.whose = None  # the run's, or the cell's
+        self.sending = threading.Lock()
+
+    def submit(self, ask):
+        future = Future()
+        with self.changed:
+            self.queue.append((ask, future))
+            begins = self.whose is None
+            if begins:
+                self.whose = workbench._whose()
+        if begins:
+            self.begin()
+        self.send()
+        return future
+
+    def begin(self):
+        try:
+            self.connection = workbench._connection(self.whose)
+            threading.Thread(target=self.read, name="workbench", daemon=True).start()
+        except OSError as e:
+            self.end("the sandbox's broker cannot be reached: %s" % e)
+        except RuntimeError:  # no more threads
+            self.send()
+            self.read(lingers=False)
+
+    def send(self, wait=True):
+        """Sends what may be sent. Whoever reads does not wait for others that do: the
+        broker may be waiting until an answer is taken."""
+        if not self.sending.acquire(blocking=wait):
+            return
+        try:
+            while True:
+                with self.changed:
+                    if not self.queue or len(self.asked) >= PARALLEL or self.connection is None:
+                        return
+                    ask, future = self.queue.popleft()
+                    self.number += 1
+                    self.asked[self.number] = (ask, future)
+                    body, connection = workbench._numbered(ask.body, self.number), self.connection
+                connection.sendall(body)
+        except OSError:
+            pass  # whoever reads finds the end
+        finally:
+            self.sending.release()
+
+    def read(self, lingers=True):
+        raw = b""
+        while True:
+            with self.changed:
+                busy = self.asked or self.queue
+                if not busy:
+                    self.changed.notify_all()
+            if self.queue:
+                self.send(wait=not self.asked)
+            elif not busy and not lingers:
+                break
+            try:
+                part = self.connection.recv(65536)
+            except OSError:
+                break
+            raw += part
+            while len(raw) >= 4 and len(raw) >= 4 + (size := int.from_bytes(raw[:4], "big")):
+                self.take(json.loads(raw[4:4 + size]))
+                raw = raw[4 + size:]
+            if not part or len(raw) >= 4 and size > workbench._MAX_ANSWER:
+                break
+        self.end("the sandbox's broker ended the call")
+
+    def take(self, answer):
+        with self.changed:
+            ask, future = self.asked.pop(answer["n"])
+        try:
+            value = ask.shape(workbench._answer(answer))
+        except Exception as e:
+            future.set_exception(e)
+        else:
+            future.set_result(value)
+
+    def end(self, why):
+        """Fails what has no answer yet."""
+        with self.changed:
+            left = [future for _, future in [*self.asked.values(), *self.queue]]
+            self.asked.clear()
+            self.queue.clear()
+            if self.connection is not None:
+                self.connection.close()
+            self.connection = self.whose = None
+            self.changed.notify_all()
+        for future in left:
+            future.set_exception(workbench.WorkbenchError("unavailable", why))
 
 
 class _Threads:
@@ -72,29 +177,88 @@ class _Threads:
         cls.running -= 1
         cls.changed.notify_all()
 
-    @classmethod
-    def forget(cls):
-        """In a child that was forked: the threads are its parent's."""
-        cls.changed = threading.Condition()
-        cls.queue.clear()
-        cls.running = 0
+
+_line = _Line()
 
 
-os.register_at_fork(after_in_child=_Threads.forget)
+def _submit(work):
+    global _line
+    if not isinstance(work, _Ask):
+        return _Threads.submit(work)
+    if _line.whose not in (None, workbench._whose()):  # that of a cell that is over, or about to end
+        _line = _Line()
+    return _line.submit(work)
+
+
+def _forget():
+    """In a child that was forked: what is under way is its parent's."""
+    global _line
+    if _line.connection is not None:
+        _line.connection.close()
+    _line = _Line()
+    _Threads.changed = threading.Condition()
+    _Threads.queue.clear()
+    _Threads.running = 0
+    _Outcomes.lock = threading.Lock()
+    _Outcomes.of.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def settle():
     """Waits until no call is under way."""
+    with _line.changed:
+        _line.changed.wait_for(lambda: not _line.asked and not _line.queue)
     with _Threads.changed:
         _Threads.changed.wait_for(lambda: not _Threads.running)
+
+
+atexit.register(settle)
 
 
 def abandon():
     """Makes what is under way nobody's, and takes back what has not begun: the
     cell that asked for it is over."""
+    global _line
+    with _line.changed:
+        _line.queue.clear()
+    _line = _Line()
     with _Threads.changed:
         _Threads.queue.clear()
         _Threads.age += 1
+
+
+class _Outcomes:
+    """What loops have to be told: those that come together, at once."""
+    lock = threading.Lock()
+    of = {}  # waiters and their futures, by loop
+
+    @classmethod
+    def bring(cls, loop, waiter, future):
+        with cls.lock:
+            mine = cls.of.setdefault(loop, [])
+            mine.append((waiter, future))
+            if len(mine) > 1:
+                return
+        try:
+            loop.call_soon_threadsafe(cls.take, loop)
+        except RuntimeError:  # it was closed
+            with cls.lock:
+                cls.of.pop(loop, None)
+
+    @classmethod
+    def take(cls, loop):
+        with cls.lock:
+            mine = cls.of.pop(loop, ())
+        for waiter, future in mine:
+            if waiter.done():  # nobody waits any more
+                continue
+            error = future.exception()
+            if error is None:
+                waiter.set_result(future.result())
+            else:
+                waiter.set_exception(error)
 
 
 class Call(collections.abc.Coroutine):
@@ -104,11 +268,14 @@ class Call(collections.abc.Coroutine):
     def __init__(self, work):
         self._awaited = None
         self._age = _Threads.age
-        self._future = _Threads.submit(work)
+        self._future = _submit(work)
 
     async def _outcome(self):
         import asyncio
-        return await asyncio.shield(asyncio.wrap_future(self._future))
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()  # to give up waiting gives up this one alone
+        self._future.add_done_callback(functools.partial(_Outcomes.bring, loop, waiter))
+        return await waiter
 
     def _begin(self):
         if self._awaited is None:

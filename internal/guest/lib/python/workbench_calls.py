@@ -28,11 +28,19 @@ def _operation(prepare):
     return operation
 
 
+class _Ask:
+    """One request; shape makes of the answer what is returned."""
+
+    def __init__(self, body, shape):
+        self.body, self.shape = body, shape
+
+    def __call__(self):
+        return self.shape(_exchange(self.body))
+
+
 def _ask(op, value, shape):
-    """Sends what the host alone understands; shape makes of the answer what is
-    returned. The arguments are taken as they are now."""
-    body = _request(op=op, value={name: v for name, v in value.items() if v is not None})
-    return lambda: shape(_exchange(body))
+    """Sends what the host alone understands. The arguments are taken as they are now."""
+    return _Ask(_request(op=op, value={name: v for name, v in value.items() if v is not None}), shape)
 
 
 def _text(value):

@@ -111,30 +111,78 @@ function encode(request) {
   throw new WorkbenchError({ code: 'body_too_large', detail: `the call has ${body.length} bytes, ${MAX_REQUEST} are allowed`, hint: 'save what is large as a file' });
 }
 
-function exchange(body, content = Buffer.alloc(0)) {
+const unreachable = (error) => new WorkbenchError({ code: 'unavailable', detail: `the sandbox's broker cannot be reached: ${error.message}` });
+const ended = () => new WorkbenchError({ code: 'unavailable', detail: 'the sandbox\'s broker ended the call' });
+
+/** A connection; took gets each answer, as it comes, and over why there are no more. */
+function connect(to, took, over) {
+  const socket = net.connect(to);
+  let raw = Buffer.alloc(0);
+  let why = ended();
+  socket.on('data', (data) => {
+    raw = raw.length ? Buffer.concat([raw, data]) : data;
+    while (raw.length >= 4) {
+      const size = raw.readUInt32BE();
+      if (size > MAX_ANSWER) return socket.destroy();
+      if (raw.length < 4 + size) return;
+      const answer = raw.subarray(4, 4 + size).toString();
+      raw = raw.subarray(4 + size);
+      took(JSON.parse(answer));
+    }
+  });
+  socket.on('error', (error) => { why = unreachable(error); });
+  socket.on('close', () => over(why));
+  return socket;
+}
+
+function framed(body, ...more) {
+  const head = Buffer.alloc(4);
+  head.writeUInt32BE(body.length);
+  return Buffer.concat([head, body, ...more]);
+}
+
+let line = null; // the connection that carries calls at once, while its cell lives
+
+function theLine() {
+  const { WORKBENCH_SOCKET: to = '', WORKBENCH_TOKEN: token } = process.env;
+  if (line && line.to === to && line.token === token) return line;
+  if (line && !line.asked.size) line.socket.destroy();
+  const mine = { to, token, asked: new Map(), number: 0 };
+  mine.socket = connect(to, (answer) => {
+    const asked = mine.asked.get(answer.n);
+    if (!asked) return;
+    mine.asked.delete(answer.n);
+    if (!mine.asked.size) mine.socket.unref(); // a program may end
+    asked.took(answer);
+  }, (why) => {
+    if (line === mine) line = null;
+    for (const { over } of mine.asked.values()) over(why);
+    mine.asked.clear();
+  });
+  return line = mine;
+}
+
+/** Sends a request and gives the answer. One with content has a connection of its own. */
+function exchange(body, content) {
   return new Promise((resolve, reject) => {
-    const head = Buffer.alloc(4);
-    head.writeUInt32BE(body.length);
-    const parts = [];
-    let size = 0;
-    const socket = net.connect(process.env.WORKBENCH_SOCKET ?? '');
-    socket.on('connect', () => socket.write(Buffer.concat([head, body, content])));
-    socket.on('data', (data) => {
-      parts.push(data);
-      size += data.length;
-      if (size > MAX_ANSWER) socket.destroy(new WorkbenchError({ code: 'internal', detail: 'the answer is too long' }));
-    });
-    socket.on('error', (error) => reject(error instanceof WorkbenchError ? error
-      : new WorkbenchError({ code: 'unavailable', detail: `the sandbox's broker cannot be reached: ${error.message}` })));
-    socket.on('end', () => {
-      try {
-        const answer = JSON.parse(Buffer.concat(parts).subarray(4).toString());
-        if (answer.error) reject(new WorkbenchError(answer.error));
-        else resolve(answer.result ?? null);
-      } catch {
-        reject(new WorkbenchError({ code: 'unavailable', detail: 'the sandbox\'s broker ended the call' }));
-      }
-    });
+    const took = (answer) => {
+      if (answer.error) reject(new WorkbenchError(answer.error));
+      else resolve(answer.result ?? null);
+    };
+    if (content) {
+      connect(process.env.WORKBENCH_SOCKET ?? '', took, reject).write(framed(body, content));
+      return;
+    }
+    const mine = theLine();
+    const { socket, asked } = mine;
+    const number = ++mine.number;
+    if (!asked.size) socket.ref();
+    asked.set(number, { took, over: reject });
+    if (!socket.writableCorked) {
+      socket.cork();
+      process.nextTick(() => socket.uncork());
+    }
+    socket.write(framed(Buffer.concat([Buffer.from(`{"n":${number},`), body.subarray(1)])));
   });
 }
 
