@@ -268,6 +268,7 @@ func (b *broker) answer(p *caller) {
 			b.calls.Add(-1)
 		}
 		if err != nil || call.Number == 0 {
+			answering.Wait()
 			b.last(p, call, err)
 			over()
 			return

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,8 +50,11 @@ type caller struct {
 	r     *bufio.Reader
 	asks  atomic.Bool  // a request has begun, and is the last of the connection or not read yet
 	reads atomic.Int64 // since when a piece is waited for, Unix nanoseconds; 0: none is
-	turn  sync.Mutex   // of writing
 	wrote atomic.Int64 // since when an answer is to be taken; 0: none is
+
+	mu      sync.Mutex
+	answers []byte // that are to be written
+	writes  bool   // somebody writes them
 }
 
 func newCaller(c *net.UnixConn) *caller {
@@ -103,7 +107,8 @@ func (p *caller) request() (call brokerCall, err error) {
 	return call, nil
 }
 
-// reply writes the answer, in a run's end too.
+// reply has the answer written, in a run's end too: by this call, or by one that is
+// under way.
 func (p *caller) reply(ctx context.Context, number int64, result json.RawMessage, err error) {
 	a := brokerAnswer{Number: number, Result: result}
 	if err != nil {
@@ -114,13 +119,36 @@ func (p *caller) reply(ctx context.Context, number int64, result json.RawMessage
 	}
 	raw, _ := guestwire.Marshal(a) // cannot fail: the result is valid JSON
 	raw = append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)
-	p.turn.Lock()
-	defer p.turn.Unlock()
+	p.mu.Lock()
+	p.answers = append(p.answers, raw...)
+	if p.writes {
+		p.mu.Unlock()
+		return
+	}
+	p.writes = true
+	p.mu.Unlock()
+	runtime.Gosched() // answers that come together are written together
+	for {
+		p.mu.Lock()
+		raw = p.answers
+		p.answers = nil
+		if len(raw) == 0 {
+			p.writes = false
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		p.write(ctx, raw)
+	}
+}
+
+// write writes what the caller, which may have gone, need not take.
+func (p *caller) write(ctx context.Context, raw []byte) {
 	p.wrote.Store(time.Now().UnixNano())
 	defer p.wrote.Store(0)
 	n := 0
 	if ctx.Err() == nil {
-		n, _ = p.c.Write(raw) // the caller may have gone
+		n, _ = p.c.Write(raw)
 	}
 	if n < len(raw) && ctx.Err() != nil {
 		_ = p.c.SetWriteDeadline(time.Now().Add(brokerLast))

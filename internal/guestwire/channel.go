@@ -50,26 +50,21 @@ func (l *link) request(op string, body any, in, out []uint8, from map[uint8]int6
 	for _, s := range out {
 		ch.out[s] = newOutbound(ch, s)
 	}
-	// Ids must be seen in order, so the frame is written under the turn that
-	// hands the id out.
-	l.out.take(true)
-	l.mu.Lock()
-	if l.err != nil {
-		err = l.err
-	} else if l.nextID > 1<<31 {
-		err = workbench.E(workbench.CodeInternal, "the connection has no more channels")
-	} else {
+	err = l.out.control(func(b []byte) ([]byte, error) { // ids are seen in order
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.err != nil {
+			return b, l.err
+		}
+		if l.nextID > 1<<31 {
+			return b, workbench.E(workbench.CodeInternal, "the connection has no more channels")
+		}
 		ch.id = l.nextID
 		l.nextID += 2
 		l.channels[ch.id] = ch
-	}
-	l.mu.Unlock()
+		return appendFrame(b, frameOpen, 0, ch.id, raw, nil), nil
+	})
 	if err != nil {
-		l.out.pass(nil)
-		ch.cancel(err)
-		return nil, err
-	}
-	if err := l.out.writeNow(frameOpen, 0, ch.id, raw, nil); err != nil {
 		l.drop(ch, 0)
 		err = lost(err)
 		ch.cancel(err)

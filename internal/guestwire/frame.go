@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 )
 
@@ -157,17 +158,28 @@ func (f frame) offset() (int64, []byte, error) {
 	return int64(v), f.payload[offsetSize:], nil
 }
 
-// frameWriter writes frames, one at a time. Control frames go before data
-// frames that wait.
+// frameWriter writes frames. Control frames that come together are written together,
+// and go before data frames that wait.
 type frameWriter struct {
-	w      io.Writer
-	mu     sync.Mutex
-	turn   *sync.Cond
-	busy   bool
-	urgent int // control frames that wait
-	err    error
-	buf    []byte // of whoever has the turn
+	w     io.Writer
+	mu    sync.Mutex
+	turn  *sync.Cond
+	busy  bool // somebody writes
+	err   error
+	buf   []byte // of whoever writes a data frame
+	queue []byte // control frames that wait
+	next  *batch // they; nil: there are none
+	spare []byte // for the queue
 }
+
+// batch is control frames that are written together.
+type batch struct {
+	done bool
+	err  error
+}
+
+// maxQueue is how much of a queue's memory is kept.
+const maxQueue = 64 << 10
 
 func newFrameWriter(w io.Writer) *frameWriter {
 	fw := &frameWriter{w: w, buf: make([]byte, 0, headerSize+offsetSize+MaxData)}
@@ -177,40 +189,82 @@ func newFrameWriter(w io.Writer) *frameWriter {
 
 // write writes one frame whose payload is the concatenation of head and body.
 func (fw *frameWriter) write(t frameType, stream uint8, channel uint32, head, body []byte) error {
-	fw.take(t != frameData)
-	return fw.writeNow(t, stream, channel, head, body)
+	if t != frameData {
+		return fw.control(func(b []byte) ([]byte, error) { return appendFrame(b, t, stream, channel, head, body), nil })
+	}
+	fw.mu.Lock()
+	defer fw.mu.Unlock()
+	for fw.busy || fw.next != nil {
+		fw.turn.Wait()
+	}
+	if fw.err != nil {
+		return fw.err
+	}
+	return fw.now(appendFrame(fw.buf[:0], t, stream, channel, head, body))
 }
 
-// writeNow writes one frame for whoever has the turn, and passes the turn on.
-func (fw *frameWriter) writeNow(t frameType, stream uint8, channel uint32, head, body []byte) error {
-	fw.mu.Lock()
-	err := fw.err
+// now writes while others may queue; fw.mu is held, and nobody writes.
+func (fw *frameWriter) now(b []byte) error {
+	fw.busy = true
 	fw.mu.Unlock()
+	_, err := fw.w.Write(b)
+	fw.mu.Lock()
+	fw.busy = false
+	if err != nil && fw.err == nil {
+		fw.err = err
+	}
+	fw.turn.Broadcast()
+	return err
+}
+
+// control writes what add appends: control frames, or raw bytes. It is called in the
+// order in which they are written.
+func (fw *frameWriter) control(add func([]byte) ([]byte, error)) error {
+	fw.mu.Lock()
+	defer fw.mu.Unlock()
+	if fw.err != nil {
+		return fw.err
+	}
+	queue, err := add(fw.queue)
 	if err != nil {
-		fw.pass(nil)
 		return err
 	}
-	return fw.send(appendFrame(fw.buf[:0], t, stream, channel, head, body))
+	fw.queue = queue
+	if fw.next == nil {
+		fw.next = &batch{}
+	}
+	mine := fw.next
+	for !mine.done {
+		if fw.busy {
+			fw.turn.Wait()
+			continue
+		}
+		fw.busy = true
+		fw.mu.Unlock()
+		runtime.Gosched() // whoever is about to write does so now
+		fw.mu.Lock()
+		b := fw.queue
+		fw.queue, fw.next, fw.spare = fw.spare[:0], nil, nil
+		mine.err = fw.now(b)
+		if mine.done = true; cap(b) <= maxQueue {
+			fw.spare = b[:0]
+		}
+		fw.turn.Broadcast()
+	}
+	return mine.err
 }
 
 // reply writes the ends of streams and the reply behind them at once: whoever
 // waits for it is woken once.
 func (fw *frameWriter) reply(channel uint32, ends []frameEnding, body []byte) error {
-	fw.take(true)
-	fw.mu.Lock()
-	err := fw.err
-	fw.mu.Unlock()
-	if err != nil {
-		fw.pass(nil)
-		return err
-	}
-	b := fw.buf[:0]
-	for _, end := range ends {
-		var head [offsetSize]byte
-		binary.BigEndian.PutUint64(head[:], uint64(end.at))
-		b = appendFrame(b, frameEnd, end.stream, channel, head[:], nil)
-	}
-	return fw.send(appendFrame(b, frameReply, 0, channel, body, nil))
+	return fw.control(func(b []byte) ([]byte, error) {
+		for _, end := range ends {
+			var head [offsetSize]byte
+			binary.BigEndian.PutUint64(head[:], uint64(end.at))
+			b = appendFrame(b, frameEnd, end.stream, channel, head[:], nil)
+		}
+		return appendFrame(b, frameReply, 0, channel, body, nil), nil
+	})
 }
 
 func appendFrame(b []byte, t frameType, stream uint8, channel uint32, head, body []byte) []byte {
@@ -221,49 +275,9 @@ func appendFrame(b []byte, t frameType, stream uint8, channel uint32, head, body
 	return append(b, body...)
 }
 
-// send writes whole frames for whoever has the turn, and passes the turn on.
-func (fw *frameWriter) send(b []byte) error {
-	_, err := fw.w.Write(b)
-	if cap(b) <= headerSize+offsetSize+2*MaxData {
-		fw.buf = b[:0]
-	}
-	fw.pass(err)
-	return err
-}
-
 // raw writes bytes that are no frame.
 func (fw *frameWriter) raw(p []byte) error {
-	fw.take(true)
-	_, err := fw.w.Write(p)
-	fw.pass(err)
-	return err
-}
-
-func (fw *frameWriter) take(urgent bool) {
-	fw.mu.Lock()
-	defer fw.mu.Unlock()
-	if urgent {
-		fw.urgent++
-		for fw.busy {
-			fw.turn.Wait()
-		}
-		fw.urgent--
-	} else {
-		for fw.busy || fw.urgent > 0 {
-			fw.turn.Wait()
-		}
-	}
-	fw.busy = true
-}
-
-func (fw *frameWriter) pass(err error) {
-	fw.mu.Lock()
-	fw.busy = false
-	if err != nil && fw.err == nil {
-		fw.err = err
-	}
-	fw.mu.Unlock()
-	fw.turn.Broadcast()
+	return fw.control(func(b []byte) ([]byte, error) { return append(b, p...), nil })
 }
 
 // fail makes every later write return err.
