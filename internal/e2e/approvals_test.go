@@ -46,6 +46,7 @@ type told struct {
 // The webhook is told of a call that waits, signed, again until it takes it, and
 // not of one that waits no more.
 func TestApprovalWebhook(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	const secret = "canary-hook-1f2e3d4c5b6a7988"
 	deliveries := make(chan told, 100)
 	refuses := make(chan int, 100) // statuses, in turn; then 204
@@ -154,6 +155,7 @@ func TestApprovalWebhook(t *testing.T) {
 // makes nothing leave; one that comes after the run has ended makes the call
 // leave once.
 func TestApprovalThatDoesNotCount(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	d := mustDesk(t, nil)
 	d.rules(t, "approvals", holdAll)
 	boss := d.mustKey(t, "acme", "boss", "read", "approve")

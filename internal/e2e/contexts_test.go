@@ -502,6 +502,7 @@ func TestLargeResults(t *testing.T) {
 // Whatever took the memory of a sandbox: a cell is refused until somebody
 // begins anew.
 func TestLostContexts(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	w := mustWorld(t, func(o *server.Options) { o.MaxRunning, o.MaxSandboxes = 1, 1 })
 	s := w.mustSession(t, sdk.CreateSession{})
 	refused := func(why workbench.LossReason) {

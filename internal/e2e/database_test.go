@@ -63,6 +63,7 @@ func persistent[T any](ctx context.Context, call func() (T, error)) (T, error) {
 // crash, while clients work. What was accepted is there, each key is one run,
 // everything ends by itself, and what a living server could see is not unknown.
 func TestDatabaseRestartsUnderLoad(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	pg := mustPostgres(t)
 	w := mustWorld(t, func(o *server.Options) {
 		o.Database, o.MasterKey, o.DefaultImage = pg.TCPURL("w"), mustMasterKey(t), "minimal"

@@ -46,6 +46,7 @@ open("f.csv", "w").write('name; note\nAda; "likes; semicolons"\nBob;\n')
 // Documents become text, Markdown and tables, in every language. One that means
 // harm costs its reader an error, and neither its memory nor its time.
 func TestExtract(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	s := mustShared(t).mustSession(t, sdk.CreateSession{})
 	wantEnd(t, s.mustPython(documents), workbench.StatusSucceeded, workbench.ReasonNone)
 	t.Run("python", func(t *testing.T) {

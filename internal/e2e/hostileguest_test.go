@@ -21,6 +21,7 @@ import (
 // the liar's sandbox is ended, the next run of the session works in another one
 // with the files of the last commit, and nobody else notices.
 func TestHostileGuest(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	const sessions = 12
 	var crook *swindle
 	w := mustWorld(t, func(o *server.Options) {

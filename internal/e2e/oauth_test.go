@@ -114,6 +114,7 @@ func (p *provider) want(t *testing.T, step string, tokens, calls int, do func())
 // Tokens of OAuth 2 are got, renewed and given up by the server, and are seen
 // nowhere.
 func TestOAuth(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	t.Run("client credentials", func(t *testing.T) { oauth(t, "oauth2_client_credentials") })
 	t.Run("refresh token", func(t *testing.T) { oauth(t, "oauth2_refresh_token") })
 }

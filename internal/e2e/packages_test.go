@@ -178,6 +178,7 @@ func mustShop(t *testing.T) (*desk, *registry) {
 }
 
 func TestPackages(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	d, reg := mustShop(t)
 	reg.wheel(t, "greeting", "1.0", "py3-none-any", "import manners\ndef main(): print('cli', manners.WORD)\nVERSION = 1\n", "manners>=2")
 	reg.wheel(t, "manners", "2.5", "py3-none-any", "WORD = 'please'\n")
@@ -264,6 +265,7 @@ except OSError as e: print("read-only")
 }
 
 func TestPackagesThatCannotBe(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	d, reg := mustShop(t)
 	d.rules(t, "packages", allowPackages)
 	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{})
@@ -330,6 +332,7 @@ func TestPackagesThatCannotBe(t *testing.T) {
 // A file comes for longer than pip waits for an answer, a package brings another one
 // inside of its own, a cache holds nothing, the path holds what is no text.
 func TestPackagesThatTakeTheirTime(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	reg := mustRegistry(t)
 	d := mustDesk(t, func(o *server.Options) {
 		o.PythonIndex, o.NPMRegistry, o.PackagesCache = reg.URL+"/simple/", reg.URL+"/npm", 1
@@ -359,6 +362,7 @@ print(subprocess.run(["node", "-p", "require('outer')"], capture_output=True, te
 // The registries themselves, as pip and npm know them, with a wheel that has native
 // code, which lives on in a memory that is kept.
 func TestPackagesOfTheRegistries(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	d := mustDesk(t, quick)
 	d.rules(t, "packages", allowPackages)
 	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{KeepMemory: true})

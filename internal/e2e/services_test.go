@@ -89,6 +89,7 @@ func (m *talker) questions() int {
 }
 
 func TestAIFromInside(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	const key = "canary-ai-5d2f81c07b9e4a36"
 	m := mustTalker(t)
 	w := mustWorld(t, func(o *server.Options) {
@@ -279,6 +280,7 @@ for p in workbench.web.search("town hall", limit=2): print(p.title, p.url, p.sni
 const foundPages = "A https://a.example about a\nB https://b.example \n"
 
 func TestWebSearchFromInside(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	const key = "canary-search-90b1c2d3e4f5a687"
 	for _, c := range []struct {
 		provider, path, answer string

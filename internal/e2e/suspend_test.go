@@ -94,6 +94,7 @@ func wantComings(t *testing.T, s *session, want ...string) {
 
 // What works, or is on its way, keeps its sandbox.
 func TestWorkKeepsASessionAwake(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	w := mustWorld(t, quick)
 	s := mustSessionOf(t, w.mustUser(t, "acme", "ada"), sdk.CreateSession{})
 	wantOut(t, s.mustBash("echo t > /tmp/t; sleep 2; cat /tmp/t"), "t\n")

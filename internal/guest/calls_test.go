@@ -655,3 +655,147 @@ print(with_token(old), with_token(""), with_token(old[:-1]), with_token(old.uppe
 		}
 	})
 }
+
+// TestRequestsShareAConnection: numbered requests leave it open; their answers come
+// as they are ready.
+func TestRequestsShareAConnection(t *testing.T) {
+	onDefault(t, func(t *testing.T, s *session) {
+		const wire = `
+import json, os, socket, time
+def connect():
+    c = socket.socket(socket.AF_UNIX); c.connect(os.environ["WORKBENCH_SOCKET"]); return c
+def ask(tool, token=os.environ["WORKBENCH_TOKEN"], **more):
+    body = json.dumps({"token": token, "op": "call", "value": {"tool": tool, "args": {}}, **more}).encode()
+    return len(body).to_bytes(4, "big") + body
+def answers(c):
+    f = c.makefile("rb")
+    while head := f.read(4):
+        a = json.loads(f.read(int.from_bytes(head, "big")))
+        yield a.get("n"), a["error"]["code"] if "error" in a else a["result"]["status"]
+`
+		answer := func(ctx context.Context, op string, args map[string]any) (any, error) {
+			if args["tool"] == "your_app.slow" {
+				time.Sleep(time.Second)
+				args["tool"] = "your_app.lookup"
+			}
+			return standIn(ctx, op, args)
+		}
+		for name, c := range map[string]struct{ source, stdout string }{
+			"out of turn": {`
+c = connect(); a = answers(c)
+c.sendall(ask("your_app.slow", n=7) + ask("your_app.lookup", n=8) + ask("your_app.drop", n=7) + ask("your_app.lookup", token="no", n=9)[:30])
+print(sorted([next(a), next(a)]))
+c.sendall(ask("your_app.lookup", token="no", n=9)[30:])
+print(next(a), next(a))
+c.sendall(ask("your_app.pay", n=1)); print(next(a))
+c.sendall(ask("your_app.slow", n=2) + ask("your_app.lookup")); print(list(a))
+`, "[(7, 'denied'), (8, 'succeeded')]\n(9, 'forbidden') (7, 'succeeded')\n(1, 'pending_approval')\n[(2, 'succeeded'), (None, 'succeeded')]\n"},
+			"content": {`
+c = connect(); c.sendall(ask("your_app.slow", n=3) + ask("x", n=4, op="display", kind="display", size=2) + b"{}"); print(list(answers(c)))
+`, "[(3, 'succeeded'), (4, 'invalid_request')]\n"},
+			"no JSON, too long, cut off": {`
+for bad in (b"\0\0\0\2{]", b"\xff\0\0\0", ask("your_app.lookup", n=2)[:-5]):
+    c = connect(); c.sendall(ask("your_app.slow", n=1) + bad); c.shutdown(socket.SHUT_WR); print(list(answers(c)))
+`, "[(1, 'succeeded'), (None, 'invalid_request')]\n[(1, 'succeeded'), (None, 'body_too_large')]\n[(1, 'succeeded'), (None, 'invalid_request')]\n"},
+			"who takes no answer": {`
+c = connect()
+for n in range(1, 9): c.sendall(ask("your_app.large", n=n, value={"tool": "your_app.large", "args": {"n": 120_000}}))
+print(workbench.call("your_app.lookup").status)
+a = answers(c); print(sorted(next(a) for _ in range(8)) == [(n, "succeeded") for n in range(1, 9)])
+`, "succeeded\nTrue\n"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				o, _ := s.with(t, request(workbench.Python, wire+c.source), answer)
+				o.want(t, 0, c.stdout)
+			})
+		}
+	})
+}
+
+// TestConnectionsAreKept: what the helper library keeps is its process's and its
+// cell's alone.
+func TestConnectionsAreKept(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	onDefault(t, func(t *testing.T, s *session) {
+		for name, c := range map[string]struct {
+			r    guestwire.ExecRequest
+			want string
+		}{
+			"forks": {request(workbench.Python, `
+import os, sys
+ask = lambda: workbench.call("your_app.lookup").status
+print(ask()); sys.stdout.flush()
+for i in range(4):
+    if os.fork() == 0:
+        if {ask() for _ in range(20)} != {"succeeded"}: os.write(1, b"wrong\n")
+        os._exit(0)
+print({ask() for _ in range(20)})
+for _ in range(4): assert os.wait()[1] == 0
+`), "succeeded\n{'succeeded'}\n"},
+			"forks of asyncio": {request(workbench.Python, `
+import asyncio, os, sys
+async def eight(): return {r.status for r in await asyncio.gather(*[workbench.aio.call("your_app.lookup") for _ in range(8)])}
+print(asyncio.run(eight())); sys.stdout.flush()
+for _ in range(3):
+    if os.fork() == 0:
+        if asyncio.run(eight()) != {"succeeded"}: os.write(1, b"wrong\n")
+        os._exit(0)
+print(asyncio.run(eight()))
+for _ in range(3): assert os.wait()[1] == 0
+`), "{'succeeded'}\n{'succeeded'}\n"},
+			"closed by the program": {request(workbench.Python, `
+import os
+for _ in range(3):
+    print(workbench.call("your_app.lookup").status)
+    os.closerange(3, 64)
+f = [open("/dev/null") for _ in range(4)]
+print(workbench.call("your_app.lookup").status)
+assert all(x.read() == "" for x in f)
+`), "succeeded\nsucceeded\nsucceeded\nsucceeded\n"},
+			"warnings are errors": {request(workbench.Python, `
+import subprocess, sys
+print(workbench.call("your_app.lookup").status)
+p = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", "import sys; sys.path.append('/run/workbench/lib/python'); import workbench; print(workbench.call('your_app.lookup').status)"], capture_output=True, text=True)
+print(p.stdout, p.stderr)
+`), "succeeded\nsucceeded\n \n"},
+			"many that rest": {request(workbench.Python, `
+import json, os, signal, socket
+kept, child = [], os.fork()
+if child: os.waitpid(child, os.WUNTRACED)
+for i in range(150):  # more than may be open: those that rest longest give way
+    c = socket.socket(socket.AF_UNIX); c.connect(os.environ["WORKBENCH_SOCKET"]); kept.append(c)
+    body = json.dumps({"n": 1, "token": os.environ["WORKBENCH_TOKEN"], "op": "call", "value": {"tool": "your_app.lookup"}}).encode()
+    c.sendall(len(body).to_bytes(4, "big") + body)
+    assert json.loads(c.recv(65536)[4:])["result"]["status"] == "succeeded", i
+if not child: os.kill(os.getpid(), signal.SIGSTOP)
+os.kill(child, signal.SIGKILL)
+print(workbench.call("your_app.lookup").status)
+`), "succeeded\n"},
+			"workers": {request(workbench.JavaScript, `
+const { Worker } = require('worker_threads');
+const ask = async () => (await workbench.call('your_app.lookup')).status;
+console.log(await ask());
+const of = () => new Promise((done) => new Worker("const w = require('/run/workbench/lib/js/workbench'); w.call('your_app.lookup').then((r) => require('worker_threads').parentPort.postMessage(r.status))", { eval: true }).on('message', done));
+console.log((await Promise.all([of(), of(), ask(), ask()])).join());
+`), "succeeded\nsucceeded,succeeded,succeeded,succeeded\n"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				o, _ := s.with(t, c.r, standIn)
+				o.want(t, 0, c.want)
+			})
+		}
+		t.Run("cells", func(t *testing.T) {
+			for i := range 20 {
+				for language, source := range map[workbench.Language]string{
+					workbench.Python:     "import asyncio\n[workbench.call('your_app.lookup').status] + [r.status for r in await asyncio.gather(*[workbench.aio.call('your_app.lookup') for _ in range(3)])]",
+					workbench.JavaScript: "(await Promise.all([1, 2, 3, 4].map(() => workbench.call('your_app.lookup')))).map((r) => r.status)",
+				} {
+					o, h := s.with(t, inContext("kept-"+string(language), language, source), standIn)
+					if o.ExitCode != 0 || len(h.asked) != 4 || o.stderr != "" {
+						t.Fatalf("cell %d of %s ended %d after %d calls: %s", i, language, o.ExitCode, len(h.asked), clip(o.stderr))
+					}
+				}
+			}
+		})
+	})
+}

@@ -38,6 +38,7 @@ class _Line:
         self.connection = None
         self.whose = None  # the run's, or the cell's
         self.sending = threading.Lock()
+        self.loop = None  # that will send what waits
 
     def submit(self, ask):
         future = Future()
@@ -48,8 +49,17 @@ class _Line:
                 self.whose = workbench._whose()
         if begins:
             self.begin()
-        self.send()
+        loop = self.asked and _running_loop()
+        if not loop:
+            self.send()
+        elif loop is not self.loop:  # what is asked in one go is sent in one
+            self.loop = loop
+            loop.call_soon(self.send_soon)
         return future
+
+    def send_soon(self):
+        self.loop = None
+        self.send()
 
     def begin(self):
         try:
@@ -68,14 +78,17 @@ class _Line:
             return
         try:
             while True:
+                together = []
                 with self.changed:
-                    if not self.queue or len(self.asked) >= PARALLEL or self.connection is None:
-                        return
-                    ask, future = self.queue.popleft()
-                    self.number += 1
-                    self.asked[self.number] = (ask, future)
-                    body, connection = workbench._numbered(ask.body, self.number), self.connection
-                connection.sendall(body)
+                    while self.queue and len(self.asked) < PARALLEL and self.connection is not None:
+                        ask, future = self.queue.popleft()
+                        self.number += 1
+                        self.asked[self.number] = (ask, future)
+                        together.append(workbench._numbered(ask.body, self.number))
+                    connection = self.connection
+                if not together:
+                    return
+                connection.sendall(b"".join(together))
         except OSError:
             pass  # whoever reads finds the end
         finally:
@@ -126,6 +139,11 @@ class _Line:
             self.changed.notify_all()
         for future in left:
             future.set_exception(workbench.WorkbenchError("unavailable", why))
+
+
+def _running_loop():
+    asyncio = sys.modules.get("asyncio")
+    return asyncio and asyncio._get_running_loop()
 
 
 class _Threads:
@@ -208,6 +226,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def settle():
     """Waits until no call is under way."""
+    _line.send()
     with _line.changed:
         _line.changed.wait_for(lambda: not _line.asked and not _line.queue)
     with _Threads.changed:
