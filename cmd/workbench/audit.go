@@ -172,6 +172,9 @@ func (a *app) verifyCopy(files []string) error {
 		}
 	}
 	rows, head := v.Head()
+	if rows == 0 {
+		return workbench.E(workbench.CodeInvalidRequest, "the copy has no row of an audit trail").WithHint("name a file that workbench audit export wrote; every trail begins with the server's first key")
+	}
 	return a.showCheck(workbench.AuditCheck{Intact: true, Rows: rows, Head: head}, "")
 }
 

@@ -27,6 +27,9 @@ func mustShelve(t *testing.T, dir, name string, bytes int64, minute int) {
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "asked", "of-"+name[:1]), []byte(name), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	when := time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)
 	if err := os.Chtimes(file, when, when); err != nil {
 		t.Fatal(err)

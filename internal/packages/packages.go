@@ -55,7 +55,7 @@ type Service struct {
 	o      Options
 	web    *http.Transport
 	shelf  shelf
-	places chan struct{} // for builders
+	places *turns // for builders
 
 	ctx    context.Context // ends with the service
 	cancel context.CancelFunc
@@ -98,7 +98,7 @@ func Open(o Options) (*Service, error) {
 	}
 	s := &Service{o: o, web: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 8, IdleConnTimeout: 30 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second, ForceAttemptHTTP2: true},
-		shelf: shelf{dir: o.Dir}, places: make(chan struct{}, buildersAtOne), under: map[string]*building{}}
+		shelf: shelf{dir: o.Dir}, places: newTurns(buildersAtOne), under: map[string]*building{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.shelf.open(); err != nil {
 		return nil, workbench.E(workbench.CodeUnavailable, "the directory for packages cannot be used").Caused(err)
@@ -196,16 +196,15 @@ func errClosing() error {
 
 // make installs a set and puts it on the shelf.
 func (s *Service) make(key string, r Request) error {
-	late := time.NewTimer(buildWithin)
-	defer late.Stop()
-	select {
-	case s.places <- struct{}{}:
-		defer func() { <-s.places }()
-	case <-late.C:
+	soon, over := context.WithTimeout(s.ctx, buildWithin)
+	defer over()
+	if !s.places.take(soon, r.TenantID) {
+		if s.ctx.Err() != nil {
+			return errClosing()
+		}
 		return workbench.E(workbench.CodeCapacity, "too many packages are being installed").WithHint("try again in a minute")
-	case <-s.ctx.Done():
-		return errClosing()
 	}
+	defer s.places.give(r.TenantID)
 	ctx, cancel := context.WithTimeout(s.ctx, buildWithin)
 	defer cancel()
 	began := time.Now()
@@ -267,5 +266,8 @@ func (s *Service) Sweep(ctx context.Context) {
 		if err := s.shelf.remove(k.set.Name); err != nil {
 			s.o.Log.Warn("a set of packages is not removed", "set", k.set.Name, "err", err)
 		}
+	}
+	if err := s.shelf.forget(); err != nil {
+		s.o.Log.Warn("what was asked for of packages is not swept", "err", err)
 	}
 }

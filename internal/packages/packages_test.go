@@ -154,4 +154,8 @@ func TestSweep(t *testing.T) {
 	if got := strings.Join(left, ""); got != "acde" {
 		t.Errorf("what is left is %s, want acde", got)
 	}
+	asked, err := filepath.Glob(filepath.Join(dir, "asked", "*"))
+	if err != nil || len(asked) != 4 || slices.Contains(asked, filepath.Join(dir, "asked", "of-b")) {
+		t.Errorf("what was asked for is %v (%v), want all but of b", asked, err)
+	}
 }

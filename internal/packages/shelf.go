@@ -76,6 +76,18 @@ func (s shelf) read(name string) (set workbench.PackageSet, err error) {
 	return set, err
 }
 
+// forget removes what was asked for and is not there any more.
+func (s shelf) forget() error {
+	dir := filepath.Join(s.dir, "asked")
+	entries, err := os.ReadDir(dir)
+	for _, entry := range entries {
+		if _, _, ok := s.find(entry.Name()); !ok {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, entry.Name())))
+		}
+	}
+	return err
+}
+
 // touch notes that a set was asked for.
 func (s shelf) touch(name string, now time.Time) {
 	_ = os.Chtimes(filepath.Join(s.set(name), lockFile), now, now) // it only lives shorter
