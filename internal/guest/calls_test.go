@@ -755,7 +755,7 @@ assert all(x.read() == "" for x in f)
 			"warnings are errors": {request(workbench.Python, `
 import subprocess, sys
 print(workbench.call("your_app.lookup").status)
-p = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", "import sys; sys.path.append('/run/workbench/lib/python'); import workbench; print(workbench.call('your_app.lookup').status)"], capture_output=True, text=True)
+p = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", "import workbench; print(workbench.call('your_app.lookup').status)"], capture_output=True, text=True)
 print(p.stdout, p.stderr)
 `), "succeeded\nsucceeded\n \n"},
 			"many that rest": {request(workbench.Python, `
@@ -771,6 +771,8 @@ if not child: os.kill(os.getpid(), signal.SIGSTOP)
 os.kill(child, signal.SIGKILL)
 print(workbench.call("your_app.lookup").status)
 `), "succeeded\n"},
+			"what a script starts": {request(workbench.Bash, "python3 -c 'import workbench; print(workbench.call(\"your_app.lookup\").status)'; PYTHONPATH=/tmp python3 -c 'import workbench' 2>&1 | tail -n 1; node -e 'require(\"workbench\").call(\"your_app.lookup\").then((r) => console.log(r.status))'"),
+				"succeeded\nModuleNotFoundError: No module named 'workbench'\nsucceeded\n"},
 			"workers": {request(workbench.JavaScript, `
 const { Worker } = require('worker_threads');
 const ask = async () => (await workbench.call('your_app.lookup')).status;

@@ -190,6 +190,7 @@ func (k *kernel) command(e *execution) *command {
 	}
 	own["WORKBENCH_SOCKET"], own["WORKBENCH_TOKEN"] = k.socket.path, e.broker.token
 	maps.Copy(own, e.r.Env)
+	findHelper(own)
 	findPackages(own, e.r)
 	if k.kind == workbench.Bash {
 		return &command{program: program{Dir: []byte(dir), Files: e.b.limits.OpenFiles, Tasks: e.b.nproc, Keep: []int{controlFD, reportFD},

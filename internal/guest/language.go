@@ -59,6 +59,7 @@ func (e *execution) command(ctx context.Context) (*command, error) {
 	}
 	own["WORKBENCH_SOCKET"], own["WORKBENCH_TOKEN"] = e.broker.socket.path, e.broker.token
 	maps.Copy(own, e.r.Env)
+	findHelper(own)
 	findPackages(own, e.r)
 	name := e.r.Name
 	if name == "" {

@@ -7,6 +7,17 @@ import (
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
+// findHelper has the Pythons that a program starts find the helper library, as every
+// Node does.
+func findHelper(env map[string]string) {
+	const place = libDir + "/python"
+	if had := env["PYTHONPATH"]; had != "" {
+		env["PYTHONPATH"] = had + ":" + place
+	} else {
+		env["PYTHONPATH"] = place
+	}
+}
+
 // findPackages tells a program where its packages are: a driver by a variable of its
 // own, which costs no interpreter that waits, and what it starts by the variables
 // that interpreters know. Any other program starts interpreters alone.
