@@ -184,7 +184,7 @@ func TestPackages(t *testing.T) {
 	reg.wheel(t, "manners", "2.5", "py3-none-any", "WORD = 'please'\n")
 	reg.module(t, "padding", "1.2.3", "module.exports = (s) => require('@deep/spaces') + s;", map[string]string{"@deep/spaces": "^1.0.0"})
 	reg.module(t, "@deep/spaces", "1.0.4", "module.exports = '  ';", nil)
-	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), patient())
 
 	wantOut(t, s.mustPython(`
 try: workbench.packages.install("greeting")
@@ -228,7 +228,7 @@ console.log(require('fs').existsSync(set.path + '/node/ran'));
 		t.Errorf("the registry was asked again")
 	}
 	// The bash command, and another session of the tenant: what is there is not asked for.
-	other := mustSessionOf(t, d.mustUser(t, "acme", "bob"), sdk.CreateSession{})
+	other := mustSessionOf(t, d.mustUser(t, "acme", "bob"), patient())
 	wantOut(t, other.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: `eval "$(workbench packages install greeting 2>/dev/null)"; greeting-cli; python3 -c 'import manners; print(manners.WORD)'`}),
 		"cli please\nplease\n")
 	if reg.asks() != asked {
@@ -246,7 +246,7 @@ console.log(require('fs').existsSync(set.path + '/node/ran'));
 	forked := &session{t: t, c: s.c, id: fork.ID}
 	wantOut(t, forked.mustPython(`import greeting; print(greeting.VERSION)`), "1\n")
 	// Another tenant cannot know, or guess, that a set is there.
-	foreign := mustSessionOf(t, d.mustUser(t, "globex", "eve"), sdk.CreateSession{})
+	foreign := mustSessionOf(t, d.mustUser(t, "globex", "eve"), patient())
 	wantOut(t, foreign.mustPython(`
 import os
 try: print(os.listdir("/opt/workbench/packages"))
@@ -268,7 +268,7 @@ func TestPackagesThatCannotBe(t *testing.T) {
 	t.Parallel() // it waits more than it works
 	d, reg := mustShop(t)
 	d.rules(t, "packages", allowPackages)
-	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), patient())
 	reg.wheel(t, "present", "1.0", "py3-none-any", "")
 	reg.wheel(t, "elsewhere", "1.0", "cp27-cp27m-win32", "")
 	reg.wheel(t, "tampered", "1.0", "py3-none-any", "")
@@ -329,6 +329,12 @@ func TestPackagesThatCannotBe(t *testing.T) {
 	}
 }
 
+// patient is a session whose runs may take long, as installations do on a busy machine.
+func patient() sdk.CreateSession {
+	long := int64(150_000)
+	return sdk.CreateSession{Limits: &workbench.LimitsRequest{TimeoutMs: &long}}
+}
+
 // A file comes for longer than pip waits for an answer, a package brings another one
 // inside of its own, a cache holds nothing, the path holds what is no text.
 func TestPackagesThatTakeTheirTime(t *testing.T) {
@@ -338,7 +344,7 @@ func TestPackagesThatTakeTheirTime(t *testing.T) {
 		o.PythonIndex, o.NPMRegistry, o.PackagesCache = reg.URL+"/simple/", reg.URL+"/npm", 1
 	})
 	d.rules(t, "packages", allowPackages)
-	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{})
+	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), patient())
 	reg.wheel(t, "slow", "1.0", "py3-none-any", "SAYS = 'slow'\n")
 	reg.pack(t, "outer", "1.0.0", map[string]any{"bundleDependencies": []string{"inner"}, "dependencies": map[string]string{"inner": "1.0.0"}}, map[string]string{
 		"package/index.js": "module.exports = require('inner')", "package/node_modules/inner/package.json": `{"name": "inner", "version": "1.0.0"}`,
@@ -365,7 +371,7 @@ func TestPackagesOfTheRegistries(t *testing.T) {
 	t.Parallel() // it waits more than it works
 	d := mustDesk(t, quick)
 	d.rules(t, "packages", allowPackages)
-	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{KeepMemory: true})
+	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), sdk.CreateSession{KeepMemory: true, Limits: patient().Limits})
 	limit := int64(120_000)
 	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.Python, TimeoutMs: &limit, Code: `
 workbench.packages.install("ujson==5.10.0", "humanize==4.12.0")
