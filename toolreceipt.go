@@ -29,13 +29,10 @@ func (s CallStatus) Terminal() bool { return s != CallExecuting && s != CallPend
 
 // CallTransition reports whether a call may go from one status to another.
 func CallTransition(from, to CallStatus) bool {
-	switch from {
-	case CallPending:
+	if from == CallPending {
 		return to == CallExecuting || to == CallDenied || to == CallExpired || to == CallFailed
-	case CallExecuting:
-		return to == CallSucceeded || to == CallFailed || to == CallUnknown
 	}
-	return false
+	return from == CallExecuting && (to == CallSucceeded || to == CallFailed || to == CallUnknown)
 }
 
 // CallError is why a call has no result.

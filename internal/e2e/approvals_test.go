@@ -187,7 +187,7 @@ func TestApprovalThatDoesNotCount(t *testing.T) {
 	})
 	t.Run("without the rule that allows the call", func(t *testing.T) {
 		id := d.asks(t, s, "4")
-		d.unrule(t, "access")
+		d.unrule(t)
 		decide(t, boss, id, "approve", http.StatusForbidden)
 		d.rules(t, "access", allowAll)
 	})

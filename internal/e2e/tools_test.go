@@ -153,9 +153,10 @@ func (w *world) rules(t *testing.T, name, text string) {
 	w.rest(t, http.MethodPost, "/v1/workbench/rules", map[string]any{"put": []any{map[string]any{"name": name, "text": text}}}, http.StatusOK)
 }
 
-func (w *world) unrule(t *testing.T, name string) {
+// unrule removes the rule access.
+func (w *world) unrule(t *testing.T) {
 	t.Helper()
-	w.rest(t, http.MethodPost, "/v1/workbench/rules", map[string]any{"remove": []string{name}}, http.StatusOK)
+	w.rest(t, http.MethodPost, "/v1/workbench/rules", map[string]any{"remove": []string{"access"}}, http.StatusOK)
 }
 
 // mustKey makes a key of a user with scopes.
@@ -240,7 +241,7 @@ func TestSeedSnippets(t *testing.T) {
 			later := s.mustRun(sdk.CreateRun{Language: c.language, Code: fmt.Sprintf(c.later, id)})
 			wantOut(t, later, "succeeded gold\n")
 
-			d.unrule(t, "access")
+			d.unrule(t)
 			denied := s.mustRun(sdk.CreateRun{Language: c.language, Code: c.snippet + c.show})
 			wantEnd(t, denied, workbench.StatusSucceeded, workbench.ReasonNone)
 			if denied.Withheld == nil || denied.Withheld.Code != workbench.CodeAccessDenied || denied.Stdout != nil {
@@ -569,7 +570,7 @@ arc0.save("plan.txt", r.result["plan"])
 	if got := s.mustRead(saved.ID); got != "gold" {
 		t.Fatalf("after another revision the file reads %q", got)
 	}
-	d.unrule(t, "access")
+	d.unrule(t)
 	for _, id := range []string{saved.ID, copied.Artifacts[0].ID} {
 		_, err := s.c.ReadSessionArtifact(t.Context(), id)
 		wantCode(t, err, workbench.CodeAccessDenied)
@@ -591,7 +592,7 @@ func TestEventsAreWithheldToo(t *testing.T) {
 	s := d.mustSession(t)
 	wantEnd(t, s.mustPython(`open("plan.txt", "w").write(arc0.call("your_app.lookup", {"query": "1"}, connection_alias="support").result["plan"])`), workbench.StatusSucceeded, workbench.ReasonNone)
 	d.rules(t, "runs", `permit(principal, action == Action::"holdRun", resource); permit(principal, action == Action::"approveRun", resource);`)
-	d.unrule(t, "access")
+	d.unrule(t)
 	boss := d.mustKey(t, "acme", "boss", "read", "approve")
 	id := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, Code: `print(open("plan.txt").read())`})
 	approved := false

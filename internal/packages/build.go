@@ -81,10 +81,10 @@ func (s *Service) broken(r *relay, ended guestwire.ExecResult, said string, caus
 	if r.trouble != nil {
 		return r.explain("")
 	}
-	switch ended.Reason {
-	case workbench.ReasonTimeout:
+	if ended.Reason == workbench.ReasonTimeout {
 		return tooSlow()
-	case workbench.ReasonOutOfMemory:
+	}
+	if ended.Reason == workbench.ReasonOutOfMemory {
 		return workbench.E(workbench.CodePackages, "the packages need more memory to be installed than there is").WithHint("ask for fewer at once")
 	}
 	if strings.Contains(said, "No space left") {

@@ -69,7 +69,6 @@ type Service struct {
 // building is one set that is being made, for all who ask for it meanwhile.
 type building struct {
 	done chan struct{}
-	set  workbench.PackageSet
 	err  error
 }
 

@@ -192,7 +192,7 @@ func (r *relay) failed(err error) (guestwire.FetchAnswer, error) {
 // page fetches a page of the registry and puts places of this relay where it names
 // files.
 func (r *relay) page(ctx context.Context, name, at, accept string) (guestwire.FetchAnswer, error) {
-	resp, done, err := r.get(ctx, at, accept)
+	resp, done, err := r.get(ctx, at, accept) //nolint:bodyclose // done closes it
 	if err != nil {
 		return r.failed(err)
 	}
@@ -361,7 +361,7 @@ func (r *relay) file(ctx context.Context, n int, metadata bool) (guestwire.Fetch
 		at.Path, at.RawPath = at.Path+".metadata", ""
 	}
 	// What is read goes on after this request has been answered.
-	resp, done, err := r.get(context.WithoutCancel(ctx), at.String(), "")
+	resp, done, err := r.get(context.WithoutCancel(ctx), at.String(), "") //nolint:bodyclose // done closes it, or what reads it does
 	if err != nil {
 		return r.failed(err)
 	}

@@ -55,10 +55,10 @@ func (db *DB) BeginCall(ctx context.Context, in CallIntent) (workbench.ToolRecei
 		if err := t.insertCall(r); err != nil {
 			return err
 		}
-		switch r.Status {
-		case workbench.CallExecuting:
+		if r.Status == workbench.CallExecuting {
 			err = t.depend(h.id, []workbench.Dependency{dependencyOf(r)}, micros(r.CreatedAt))
-		case workbench.CallPending:
+		}
+		if r.Status == workbench.CallPending {
 			t.notify(ApprovalTopic(r.ProjectID), SessionTopic(h.id))
 			err = t.tell(h.id, workbench.EventApproval, approvalEvent(r), micros(r.CreatedAt))
 		}

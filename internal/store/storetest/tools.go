@@ -15,8 +15,10 @@ func (w *world) row(action string) workbench.AuditEntry {
 	return workbench.AuditEntry{ID: workbench.NewID(workbench.KindAudit), At: w.now, ProjectID: w.project.ID, Action: action, Outcome: "ok"}
 }
 
-func (w *world) mustImport(app string, forms ...string) []workbench.Tool {
+// mustImport imports the app crm as offering a tool of each form.
+func (w *world) mustImport(forms ...string) []workbench.Tool {
 	w.t.Helper()
+	const app = "crm"
 	_, err := w.PutApp(ctx(w.t), workbench.App{ProjectID: w.project.ID, Name: app, Kind: workbench.AppHTTP, Provider: app, CreatedAt: w.now}, w.row("app.put"))
 	want(w.t, err, "")
 	var offered []workbench.Tool
@@ -28,9 +30,10 @@ func (w *world) mustImport(app string, forms ...string) []workbench.Tool {
 	return tools
 }
 
-func (w *world) mustConnection(alias string, change func(*workbench.Connection)) workbench.Connection {
+// mustConnection makes a connection of the alias support.
+func (w *world) mustConnection(change func(*workbench.Connection)) workbench.Connection {
 	w.t.Helper()
-	c := workbench.Connection{ID: workbench.NewID(workbench.KindConnect), ProjectID: w.project.ID, Alias: alias, Provider: "crm", Auth: workbench.AuthBearer,
+	c := workbench.Connection{ID: workbench.NewID(workbench.KindConnect), ProjectID: w.project.ID, Alias: "support", Provider: "crm", Auth: workbench.AuthBearer,
 		Version: 1, Sealed: []byte("sealed"), CreatedAt: w.now}
 	if change != nil {
 		change(&c)
@@ -77,20 +80,20 @@ func (w *world) approval(r workbench.ToolReceipt, revision int64) store.CallDeci
 func testTools(t *testing.T, open Open) {
 	t.Run("a form that a tool has not had makes a version, and no label is given twice", func(t *testing.T) {
 		w := mustWorld(t, open)
-		first := w.mustImport("crm", "a", "b")
+		first := w.mustImport("a", "b")
 		equal(t, "version", first[0].Version, "1")
-		again := w.mustImport("crm", "a", "c")
+		again := w.mustImport("a", "c")
 		equal(t, "version of what is as it was", again[0].Version, "1")
 		equal(t, "version of what changed", again[1].Version, "2")
 		old, err := w.Tool(ctx(t), w.project.ID, workbench.ToolRef{Name: "crm.t1", Version: "1"})
 		want(t, err, "")
 		equal(t, "the old version", old.Description+" "+string(old.State), "b superseded")
-		back := w.mustImport("crm", "d", "b")
+		back := w.mustImport("d", "b")
 		equal(t, "version of another form", back[0].Version, "2")
 		equal(t, "version of a form that it had", back[1].Version, "1")
-		next := w.mustImport("crm", "e", "f")
+		next := w.mustImport("e", "f")
 		equal(t, "the next label", next[0].Version+next[1].Version, "33")
-		w.mustImport("crm", "e")
+		w.mustImport("e")
 		gone, err := w.Tool(ctx(t), w.project.ID, workbench.ToolRef{Name: "crm.t1", Version: "3"})
 		want(t, err, "")
 		equal(t, "what is not offered any more", gone.State, workbench.ToolWithdrawn)
@@ -99,7 +102,7 @@ func testTools(t *testing.T, open Open) {
 		listed, err := w.Tools(ctx(t), w.project.ID, store.ToolFilter{})
 		want(t, err, "")
 		equal(t, "current tools", len(listed), 0)
-		equal(t, "a label after the app's return", w.mustImport("crm", "g")[0].Version, "4")
+		equal(t, "a label after the app's return", w.mustImport("g")[0].Version, "4")
 	})
 	t.Run("an alias is its user's connection first, then its group's, tenant's and the project's", func(t *testing.T) {
 		w := mustWorld(t, open)
@@ -114,14 +117,14 @@ func testTools(t *testing.T, open Open) {
 			equal(t, "the connection", c.ID, want)
 		}
 		want(t, second(w.ConnectionFor(ctx(t), s, "support")), workbench.CodeConnectionNotFound)
-		w.mustConnection("support", func(c *workbench.Connection) { c.TenantID, c.UserID = s.TenantID, "usr_other" })
-		w.mustConnection("support", func(c *workbench.Connection) { c.TenantID = "ten_other" })
+		w.mustConnection(func(c *workbench.Connection) { c.TenantID, c.UserID = s.TenantID, "usr_other" })
+		w.mustConnection(func(c *workbench.Connection) { c.TenantID = "ten_other" })
 		want(t, second(w.ConnectionFor(ctx(t), s, "support")), workbench.CodeConnectionNotFound)
-		project := w.mustConnection("support", nil)
+		project := w.mustConnection(nil)
 		is(project.ID)
-		is(w.mustConnection("support", func(c *workbench.Connection) { c.TenantID = s.TenantID }).ID)
-		is(w.mustConnection("support", func(c *workbench.Connection) { c.TenantID, c.GroupID = s.TenantID, "grp_1" }).ID)
-		own := w.mustConnection("support", func(c *workbench.Connection) { c.TenantID, c.UserID = s.TenantID, s.UserID })
+		is(w.mustConnection(func(c *workbench.Connection) { c.TenantID = s.TenantID }).ID)
+		is(w.mustConnection(func(c *workbench.Connection) { c.TenantID, c.GroupID = s.TenantID, "grp_1" }).ID)
+		own := w.mustConnection(func(c *workbench.Connection) { c.TenantID, c.UserID = s.TenantID, s.UserID })
 		is(own.ID)
 		err := w.CreateConnection(ctx(t), workbench.Connection{ID: workbench.NewID(workbench.KindConnect), ProjectID: w.project.ID, Alias: "support"}, w.row("x"))
 		want(t, err, workbench.CodeConflict)
@@ -159,7 +162,7 @@ func testCalls(t *testing.T, open Open) {
 	t.Run("a run makes its calls and not one more, however many it begins at once", func(t *testing.T) {
 		w := mustWorld(t, open)
 		_, r, epoch := w.mustOut(w.ann)
-		tool := w.mustImport("crm", "a")[0]
+		tool := w.mustImport("a")[0]
 		w.mustRules("one")
 		in := w.intent(r, epoch, tool, workbench.CallExecuting)
 		errs := together(60, func(int) error {
@@ -182,12 +185,12 @@ func testCalls(t *testing.T, open Open) {
 	t.Run("a decision under other rules, or with other credentials, is made again", func(t *testing.T) {
 		w := mustWorld(t, open)
 		_, r, epoch := w.mustOut(w.ann)
-		tool := w.mustImport("crm", "a")[0]
+		tool := w.mustImport("a")[0]
 		w.mustRules("one")
 		in := w.intent(r, epoch, tool, workbench.CallExecuting)
 		w.mustRules("two")
 		want(t, second(w.BeginCall(ctx(t), in)), workbench.CodeVersionMismatch)
-		c := w.mustConnection("support", nil)
+		c := w.mustConnection(nil)
 		in = w.intent(r, epoch, tool, workbench.CallExecuting)
 		in.Receipt.Alias, in.Receipt.ConnectionID, in.Decided.ConnectionVersion = "support", c.ID, 1
 		want(t, second(w.RotateConnection(ctx(t), c.ID, 0, []byte("new"), w.now, w.row("x"))), "")
@@ -201,7 +204,7 @@ func testCalls(t *testing.T, open Open) {
 	t.Run("an answer is recorded once, by who sent the call", func(t *testing.T) {
 		w := mustWorld(t, open)
 		s, r, epoch := w.mustOut(w.ann)
-		tool := w.mustImport("crm", "a")[0]
+		tool := w.mustImport("a")[0]
 		w.mustRules("one")
 		want(t, second(w.BeginCall(ctx(t), func() store.CallIntent {
 			in := w.intent(r, epoch+1, tool, workbench.CallExecuting)
@@ -225,7 +228,7 @@ func testCalls(t *testing.T, open Open) {
 	t.Run("what was on its way when its run, or its engine, was lost ends as unknown, and stays so", func(t *testing.T) {
 		w := mustWorld(t, open)
 		_, r, epoch := w.mustOut(w.ann)
-		tool := w.mustImport("crm", "a")[0]
+		tool := w.mustImport("a")[0]
 		w.mustRules("one")
 		c, err := w.BeginCall(ctx(t), w.intent(r, epoch, tool, workbench.CallExecuting))
 		want(t, err, "")
@@ -248,7 +251,7 @@ func testCallApprovals(t *testing.T, open Open) {
 	begin := func(t *testing.T) (*world, workbench.Session, workbench.ToolReceipt) {
 		w := mustWorld(t, open)
 		s, r, epoch := w.mustOut(w.ann)
-		tool := w.mustImport("crm", "a")[0]
+		tool := w.mustImport("a")[0]
 		w.mustRules("one")
 		c, err := w.BeginCall(ctx(t), w.intent(r, epoch, tool, workbench.CallPending))
 		want(t, err, "")
@@ -317,7 +320,7 @@ func testCallApprovals(t *testing.T, open Open) {
 func testDependencies(t *testing.T, open Open) {
 	w := mustWorld(t, open)
 	s, r, epoch := w.mustOut(w.ann)
-	tool := w.mustImport("crm", "a")[0]
+	tool := w.mustImport("a")[0]
 	w.mustRules("one")
 	c, err := w.BeginCall(ctx(t), w.intent(r, epoch, tool, workbench.CallExecuting))
 	want(t, err, "")
