@@ -703,6 +703,13 @@ for n in range(1, 9): c.sendall(ask("your_app.large", n=n, value={"tool": "your_
 print(workbench.call("your_app.lookup").status)
 a = answers(c); print(sorted(next(a) for _ in range(8)) == [(n, "succeeded") for n in range(1, 9)])
 `, "succeeded\nTrue\n"},
+			"who never takes one": {`
+c = connect(); c.settimeout(2)
+try:
+    while True: c.sendall(ask("your_app.large", n=1, value={"tool": "your_app.large", "args": {"n": 120_000}}))
+except TimeoutError: print("it is full")
+print(workbench.call("your_app.lookup").status)
+`, "it is full\nsucceeded\n"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				o, _ := s.with(t, request(workbench.Python, wire+c.source), answer)

@@ -53,8 +53,9 @@ type caller struct {
 	wrote atomic.Int64 // since when an answer is to be taken; 0: none is
 
 	mu      sync.Mutex
-	answers []byte // that are to be written
-	writes  bool   // somebody writes them
+	answers []byte        // that are to be written
+	written chan struct{} // closed once they are
+	writes  bool          // somebody writes
 }
 
 func newCaller(c *net.UnixConn) *caller {
@@ -107,8 +108,8 @@ func (p *caller) request() (call brokerCall, err error) {
 	return call, nil
 }
 
-// reply has the answer written, in a run's end too: by this call, or by one that is
-// under way.
+// reply writes the answer, in a run's end too. Answers that come together are written
+// together; none has returned before its own is taken.
 func (p *caller) reply(ctx context.Context, number int64, result json.RawMessage, err error) {
 	a := brokerAnswer{Number: number, Result: result}
 	if err != nil {
@@ -121,24 +122,29 @@ func (p *caller) reply(ctx context.Context, number int64, result json.RawMessage
 	raw = append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)
 	p.mu.Lock()
 	p.answers = append(p.answers, raw...)
+	if p.written == nil {
+		p.written = make(chan struct{})
+	}
+	mine := p.written
 	if p.writes {
 		p.mu.Unlock()
+		<-mine
 		return
 	}
 	p.writes = true
 	p.mu.Unlock()
-	runtime.Gosched() // answers that come together are written together
+	runtime.Gosched() // whoever is about to answer does so now
 	for {
 		p.mu.Lock()
-		raw = p.answers
-		p.answers = nil
-		if len(raw) == 0 {
-			p.writes = false
+		raw, written := p.answers, p.written
+		p.answers, p.written = nil, nil
+		if p.writes = len(raw) > 0; !p.writes {
 			p.mu.Unlock()
 			return
 		}
 		p.mu.Unlock()
 		p.write(ctx, raw)
+		close(written)
 	}
 }
 
