@@ -12,9 +12,11 @@ waits for them.
 import atexit
 import collections
 import collections.abc
+import contextlib
 import functools
 import json
 import os
+import socket
 import sys
 import threading
 from concurrent.futures import Future
@@ -88,9 +90,14 @@ class _Line:
                     connection = self.connection
                 if not together:
                     return
-                connection.sendall(b"".join(together))
-        except OSError:
-            pass  # whoever reads finds the end
+                try:
+                    connection.sendall(b"".join(together))
+                except OSError:
+                    return  # whoever reads finds the end
+                except BaseException:  # an interrupt: half a request may have left
+                    with contextlib.suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
+                    raise
         finally:
             self.sending.release()
 

@@ -145,7 +145,7 @@ let line = null; // the connection that carries calls at once, while its cell li
 
 function theLine() {
   const { WORKBENCH_SOCKET: to = '', WORKBENCH_TOKEN: token } = process.env;
-  if (line && line.to === to && line.token === token) return line;
+  if (line && line.to === to && line.token === token && line.socket.writable) return line;
   if (line && !line.asked.size) line.socket.destroy();
   const mine = { to, token, asked: new Map(), number: 0 };
   mine.socket = connect(to, (answer) => {
