@@ -213,7 +213,7 @@ print(dict(os.environ))
 		t.Errorf("has descriptors %s besides the standard three", lines[0])
 	}
 	allowed := []string{"HOME", "LANG", "LOGNAME", "MKL_NUM_THREADS", "MPLBACKEND", "NODE_PATH", "NUMEXPR_MAX_THREADS", "OMP_NUM_THREADS",
-		"OPENBLAS_NUM_THREADS", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "SHELL", "TMPDIR", "USER", "WORKBENCH_SOCKET", "WORKBENCH_TOKEN"}
+		"OPENBLAS_NUM_THREADS", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUNBUFFERED", "SHELL", "TMPDIR", "USER", "WORKBENCH_SOCKET", "WORKBENCH_TOKEN"}
 	for _, name := range strings.Fields(lines[1]) {
 		if !slices.Contains(allowed, name) {
 			t.Errorf("the environment has %s", name)
