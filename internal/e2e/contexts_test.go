@@ -223,8 +223,10 @@ func (s *session) mustInterruptCell() workbench.Receipt {
 	if err != nil || idle.Interrupted {
 		t.Fatalf("an interrupt of what is idle: %+v (%v)", idle, err)
 	}
+	// The child says that it is there: Python forgets one that it was about to
+	// start when the interrupt came.
 	run := s.mustSubmit(sdk.CreateRun{Language: workbench.Python, ContextID: "default", Code: "import subprocess\n" +
-		"print('in', flush=True)\ntry: subprocess.run(['sleep', '30'])\nexcept KeyboardInterrupt: print('KI', flush=True)"})
+		"try: subprocess.run(['sh', '-c', 'echo in; exec sleep 30'])\nexcept KeyboardInterrupt: print('KI', flush=True)"})
 	awaitOutput(t, s.c, run, "in\n")
 	done, err := s.c.InterruptContext(t.Context(), s.id, "default")
 	if err != nil || !done.Interrupted || done.RunID != run || done.Context.State != workbench.ContextBusy {
