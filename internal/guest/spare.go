@@ -340,6 +340,10 @@ func (p *spares) renew() {
 		fmt.Fprintln(p.s.log, "guest: place:", err) // whoever needs one makes it
 	}
 	for _, w := range wanted {
+		if p.s.watch.grows.Load() { // who watches that needs the processor more
+			p.renewIn(replaceDuring)
+			return
+		}
 		if err := p.start(w.lang); err != nil {
 			fmt.Fprintln(p.s.log, "guest: spare:", err)
 			return

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +39,7 @@ type watch struct {
 	gauges                     // valid once it has begun
 	rounds   int               // so far; the loop's
 	chosen   chosen            // the loop's
-	grows    bool              // by the last two looks; the loop's
+	grows    atomic.Bool       // by the last two looks
 	gone     time.Time         // when the last exec was gone
 	ebb      time.Time         // when the last one that was ended for its memory was
 	hiding   map[int]time.Time // since when processes hide what they have
@@ -144,6 +145,7 @@ func (w *watch) loop() {
 				if w.s.contexts.any() {
 					w.round() // short cells add up what they keep
 				}
+				w.grows.Store(false)
 				break
 			}
 			w.round()
@@ -155,7 +157,7 @@ func (w *watch) loop() {
 // it looks at that meanwhile, and does not wait once there is too much of it.
 func (w *watch) rest() {
 	if w.code == nil {
-		if _, memory := w.last(); w.grows || memory > w.b.limits.MemoryBytes/4*3 {
+		if _, memory := w.last(); w.grows.Load() || memory > w.b.limits.MemoryBytes/4*3 {
 			time.Sleep(glanceEvery) // a program passes the rest in milliseconds
 		} else {
 			time.Sleep(watchEvery)
@@ -216,7 +218,7 @@ func (w *watch) round() {
 	w.mu.Unlock()
 	used := w.usedAbove(lowest)
 	w.mu.Lock()
-	w.grows = used > w.memory+growing
+	w.grows.Store(used > w.memory+growing)
 	w.memory = max(used, 0)
 	for _, x := range w.execs {
 		x.peak = max(x.peak, used)
