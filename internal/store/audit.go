@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"github.com/workbenchdev/workbench"
@@ -45,28 +47,56 @@ func (t *tx) chain() error {
 	return nil
 }
 
+// head is the end of a project's chain: the newest row's number and hash.
+type head struct {
+	seq  int64
+	hash string
+}
+
 func (t *tx) link(project string, rows []workbench.AuditEntry) error {
-	if _, err := t.exec("INSERT INTO audit_heads (project_id, seq, hash) VALUES ($1, 0, '') ON CONFLICT (project_id) DO NOTHING", project); err != nil {
-		return err
-	}
-	var seq int64
-	var hash string
-	if err := t.row("SELECT seq, hash FROM audit_heads WHERE project_id = $1"+t.forUpdate(), project).Scan(&seq, &hash); err != nil {
+	h, err := t.head(project)
+	if err != nil {
 		return err
 	}
 	for _, e := range rows {
 		e = stored(e)
-		seq++
-		e.Seq = seq
-		hash = e.ChainHash(hash)
+		e.Seq = h.seq + 1
+		h = head{seq: e.Seq, hash: e.ChainHash(h.hash)}
 		if _, err := t.exec(`INSERT INTO audit (id, at, project_id, tenant_id, user_id, key_id, action, target, outcome, address, request_id, detail, seq, hash)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
-			e.ID, micros(e.At), e.ProjectID, e.TenantID, e.UserID, e.KeyID, e.Action, e.Target, e.Outcome, e.Address, e.RequestID, string(e.Detail), e.Seq, hash); err != nil {
+			e.ID, micros(e.At), e.ProjectID, e.TenantID, e.UserID, e.KeyID, e.Action, e.Target, e.Outcome, e.Address, e.RequestID, string(e.Detail), e.Seq, h.hash); err != nil {
 			return err
 		}
 	}
-	_, err := t.exec("UPDATE audit_heads SET seq = $2, hash = $3 WHERE project_id = $1", project, seq, hash)
+	if t.writer != nil { // written with those of the others that are committed with it
+		t.heads[project] = h
+		return nil
+	}
+	_, err = t.exec(updateHead, project, h.seq, h.hash)
 	return err
+}
+
+const updateHead = "UPDATE audit_heads SET seq = $2, hash = $3 WHERE project_id = $1"
+
+// head reads the end of a project's chain and locks it.
+func (t *tx) head(project string) (head, error) {
+	if t.writer != nil {
+		if h, ok := t.writer.batch.heads[project]; ok {
+			return h, nil
+		}
+	}
+	var h head
+	read := func() error {
+		return t.row("SELECT seq, hash FROM audit_heads WHERE project_id = $1"+t.forUpdate(), project).Scan(&h.seq, &h.hash)
+	}
+	err := read()
+	if errors.Is(err, sql.ErrNoRows) {
+		if _, err := t.exec("INSERT INTO audit_heads (project_id, seq, hash) VALUES ($1, 0, '') ON CONFLICT (project_id) DO NOTHING", project); err != nil {
+			return h, err
+		}
+		err = read()
+	}
+	return h, err
 }
 
 // stored is the row as it will be read again.

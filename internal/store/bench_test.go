@@ -2,8 +2,10 @@ package store_test
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -114,6 +116,60 @@ func BenchmarkAdmit(b *testing.B)     { life(b, "admit") }
 func BenchmarkDispatch(b *testing.B)  { life(b, "dispatch") }
 func BenchmarkAppendLog(b *testing.B) { life(b, "append") }
 func BenchmarkSettle(b *testing.B)    { life(b, "settle") }
+
+// BenchmarkToolCall records the beginning and the end of tool calls, one after the
+// other and eight at once.
+func BenchmarkToolCall(b *testing.B) {
+	for _, atOnce := range []int{1, 8} {
+		b.Run(fmt.Sprint(atOnce, " at once"), func(b *testing.B) {
+			databases(b, func(b *testing.B, w *bench) {
+				intent := w.mustTool(b)
+				var all sync.WaitGroup
+				b.ResetTimer()
+				for range atOnce {
+					all.Go(func() {
+						for range b.N {
+							w.call(b, intent)
+						}
+					})
+				}
+				all.Wait()
+			})
+		})
+	}
+}
+
+// mustTool is what every call of a tool by one run begins with.
+func (w *bench) mustTool(b *testing.B) store.CallIntent {
+	r := w.mustAdmit(b, 0)
+	w.mustDispatch(b, r)
+	ctx, now := b.Context(), time.Now()
+	row := workbench.AuditEntry{ID: workbench.NewID(workbench.KindAudit), At: now, ProjectID: w.p.ProjectID, Action: "x", Outcome: "ok"}
+	_, err1 := w.PutApp(ctx, workbench.App{ProjectID: w.p.ProjectID, Name: "crm", Kind: workbench.AppHTTP, Provider: "crm", CreatedAt: now}, row)
+	row.ID = workbench.NewID(workbench.KindAudit)
+	tools, err2 := w.ImportTools(ctx, w.p.ProjectID, "crm", []workbench.Tool{{Name: "crm.look", InputSchema: []byte(`{}`), Digest: "d", Binding: []byte(`{}`)}}, now, row)
+	rules, err3 := w.RulesVersion(ctx, w.p.ProjectID)
+	for _, err := range []error{err1, err2, err3} {
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	return store.CallIntent{Epoch: w.epoch, Limit: math.MaxInt, Decided: &store.Decided{RulesVersion: rules}, Trail: row,
+		Receipt: workbench.ToolReceipt{RunID: r.ID, Tool: "crm.look", Version: tools[0].Version, ProjectID: w.p.ProjectID, ArgsDigest: "d",
+			Status: workbench.CallExecuting, CreatedAt: now, EngineID: "eng", SealedArgs: make([]byte, 64)}}
+}
+
+func (w *bench) call(b *testing.B, in store.CallIntent) {
+	in.Receipt.ID, in.Trail.ID = workbench.NewID(workbench.KindReceipt), workbench.NewID(workbench.KindAudit)
+	r, err := w.BeginCall(b.Context(), in)
+	in.Trail.ID = workbench.NewID(workbench.KindAudit)
+	if err == nil {
+		err = w.EndCall(b.Context(), store.CallEnd{ID: r.ID, EngineID: "eng", Status: workbench.CallSucceeded, SealedResult: make([]byte, 64), At: time.Now(), Trail: in.Trail})
+	}
+	if err != nil {
+		b.Error(err)
+	}
+}
 
 func BenchmarkReadRun(b *testing.B) {
 	databases(b, func(b *testing.B, w *bench) {

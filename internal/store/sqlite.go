@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -75,8 +76,8 @@ func (db *DB) openSQLite(ctx context.Context, path string, o Options) error {
 // hand on one database/sql connection, so that prepared statements live as
 // long as the process: on the hot path that is half the time.
 //
-// Transactions that wait for each other are committed together, each in a savepoint
-// of its own: writing the log and syncing it is the other half. None has ended before
+// Transactions that wait for each other are committed together, each but the first in
+// a savepoint of its own: writing the log and syncing it is the other half. None has ended before
 // that commit has, not even one that is rolled back: what it saw, and was refused for,
 // is only then there for others to see.
 type sqliteWriter struct {
@@ -93,10 +94,11 @@ type sqliteWriter struct {
 
 // batch is the transactions that are committed together.
 type batch struct {
-	parts   int           // all that took part
-	members int           // of them that are to be committed
-	done    chan struct{} // closed once they are, or cannot be
-	err     error         // of that; read after done
+	parts   int             // all that took part
+	members int             // of them that are to be committed
+	heads   map[string]head // ends of chains as those leave them, by project
+	done    chan struct{}   // closed once they are, or cannot be
+	err     error           // of that; read after done
 }
 
 // maxParts bounds a batch, and so how long the first of it waits for the others.
@@ -157,7 +159,8 @@ func (w *sqliteWriter) start(ctx context.Context) error {
 			w.discard(err)
 			return err
 		}
-		w.batch = &batch{done: make(chan struct{})}
+		w.batch = &batch{parts: 1, heads: map[string]head{}, done: make(chan struct{})}
+		return nil
 	}
 	w.batch.parts++
 	err := w.run(ctx, "SAVEPOINT member")
@@ -169,38 +172,40 @@ func (w *sqliteWriter) start(ctx context.Context) error {
 
 // end gives the turn on. A transaction that is to be committed has been when it
 // returns nil. For one that is rolled back an error says that what it was decided on
-// could not be committed.
-func (w *sqliteWriter) end(ctx context.Context, commit bool) error {
+// could not be committed. heads are the ends of chains that it moved.
+func (w *sqliteWriter) end(ctx context.Context, commit bool, heads map[string]head) error {
 	ctx = context.WithoutCancel(ctx)
 	b := w.batch
-	alone := b.members == 0 && !commit
 	err := w.leave(ctx, commit)
+	if commit {
+		maps.Copy(b.heads, heads)
+	}
 	switch {
 	case err != nil:
 		// SQLite rolls everything back by itself after a full disk or an I/O error:
 		// nothing of the batch is there any more.
 		w.discard(err)
-	case w.waiting.Load() > 0 && b.parts < maxParts:
+	case b.members > 0 && b.parts < maxParts && w.waiting.Load() > 0:
 		w.turn <- struct{}{} // whoever waits joins, and ends it
-		if alone {
-			return nil
-		}
 		<-b.done
 		return b.err
 	default:
 		err = w.settle(ctx)
 	}
 	w.turn <- struct{}{}
-	if alone {
-		return nil
-	}
 	return err
 }
 
-// leave ends the savepoint of one transaction.
+// leave ends the savepoint of one transaction. The first of a batch has none: it is
+// rolled back with the batch, which nobody has joined then.
 func (w *sqliteWriter) leave(ctx context.Context, commit bool) error {
 	if commit {
 		w.batch.members++
+	}
+	switch {
+	case w.batch.parts == 1:
+		return nil
+	case commit:
 		return w.run(ctx, "RELEASE member")
 	}
 	if err := w.run(ctx, "ROLLBACK TO member"); err != nil {
@@ -217,7 +222,9 @@ func (w *sqliteWriter) settle(ctx context.Context) error {
 	}
 	var err error
 	if b.members > 0 {
-		err = w.run(ctx, "COMMIT")
+		if err = w.writeHeads(ctx, b); err == nil {
+			err = w.run(ctx, "COMMIT")
+		}
 	}
 	if b.members == 0 || err != nil { // a failed COMMIT leaves the transaction open
 		if e := w.run(ctx, "ROLLBACK"); e != nil {
@@ -228,6 +235,19 @@ func (w *sqliteWriter) settle(ctx context.Context) error {
 	w.batch, b.err = nil, err
 	close(b.done)
 	return err
+}
+
+func (w *sqliteWriter) writeHeads(ctx context.Context, b *batch) error {
+	for project, h := range b.heads {
+		stmt, err := w.prepare(ctx, updateHead) //nolint:sqlclosecheck // cached until the connection ends
+		if err != nil {
+			return err
+		}
+		if _, err := stmt.ExecContext(ctx, project, h.seq, h.hash); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (w *sqliteWriter) run(ctx context.Context, query string) error {

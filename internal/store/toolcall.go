@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -71,20 +73,20 @@ func (db *DB) BeginCall(ctx context.Context, in CallIntent) (workbench.ToolRecei
 
 // countCall takes the next number of the run's calls.
 func (t *tx) countCall(r *workbench.ToolReceipt, limit int) error {
-	var made, finished int64
-	if err := t.row("SELECT tool_calls, finished_at, revision FROM runs WHERE id = $1", r.RunID).Scan(&made, &finished, &r.Revision); err != nil {
+	err := t.row("UPDATE runs SET tool_calls = tool_calls + 1 WHERE id = $1 AND finished_at = 0 AND tool_calls < $2 RETURNING tool_calls, revision",
+		r.RunID, limit).Scan(&r.Number, &r.Revision)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	var finished int64
+	if err := t.row("SELECT finished_at FROM runs WHERE id = $1", r.RunID).Scan(&finished); err != nil {
 		return missing(err, "run")
 	}
 	if finished != 0 {
 		return workbench.E(workbench.CodeConflict, "the run has ended").WithHint("its socket and token end with it")
 	}
-	if made >= int64(limit) {
-		return workbench.E(workbench.CodeToolCallLimit, "the run has made its %d tool calls", limit).
-			WithHint("do the rest in another run; limits.toolCalls of the session says how many a run may make")
-	}
-	r.Number = made + 1
-	_, err := t.exec("UPDATE runs SET tool_calls = $2 WHERE id = $1", r.RunID, r.Number)
-	return err
+	return workbench.E(workbench.CodeToolCallLimit, "the run has made its %d tool calls", limit).
+		WithHint("do the rest in another run; limits.toolCalls of the session says how many a run may make")
 }
 
 // stillDecided refuses a decision that stands on what has changed since.

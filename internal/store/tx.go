@@ -28,6 +28,7 @@ type tx struct {
 	writer *sqliteWriter // SQLite
 	topics []string
 	trail  []workbench.AuditEntry // rows for the end, see chain
+	heads  map[string]head        // SQLite: ends of chains as they will be, by project
 }
 
 // write runs fn in one transaction and returns when it is durable. fn may run
@@ -55,7 +56,7 @@ func (db *DB) write(ctx context.Context, point string, fn func(*tx) error) error
 }
 
 func (db *DB) attempt(ctx context.Context, point string, fn func(*tx) error) (err error) {
-	t := &tx{ctx: ctx, db: db}
+	t := &tx{ctx: ctx, db: db, heads: map[string]head{}}
 	if err := t.begin(); err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (t *tx) begin() error {
 // that what it was decided on was never committed.
 func (t *tx) end(commit bool) error {
 	if t.writer != nil {
-		return t.writer.end(t.ctx, commit)
+		return t.writer.end(t.ctx, commit, t.heads)
 	}
 	if commit {
 		return t.sql.Commit()

@@ -380,4 +380,29 @@ func testAuditChain(t *testing.T, open Open) {
 	}
 	equal(t, "verdict on a changed row", again.Next(changed) != "", true)
 	equal(t, "verdict on a row that follows a missing one", again.Next(rows[8]) != "", true)
+
+	// What is refused after its row was linked leaves no gap, in no chain.
+	twice := workbench.NewID(workbench.KindAudit)
+	errs = together(60, func(i int) error {
+		e := w.row("run.submit")
+		switch i % 4 {
+		case 1:
+			e.ProjectID = ""
+		case 2:
+			e.ID = twice // rows have different ids: one of them stays
+		}
+		return w.Audit(ctx(t), e)
+	})
+	equal(t, "rows written", count(errs, ""), 46)
+	for project, more := range map[string]int64{w.project.ID: 31, "": 15} {
+		before := int64(0)
+		if project != "" {
+			before = check.Rows
+		}
+		after, err := w.VerifyAudit(ctx(t), project)
+		want(t, err, "")
+		if !after.Intact || after.Rows != before+more {
+			t.Errorf("the chain of %q reads %+v, want %d rows", project, after, before+more)
+		}
+	}
 }
