@@ -22,6 +22,7 @@ import (
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/artifact"
 	"github.com/workbenchdev/workbench/internal/checkpoint"
+	"github.com/workbenchdev/workbench/internal/fair"
 	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/image"
 	"github.com/workbenchdev/workbench/internal/sandbox"
@@ -104,8 +105,8 @@ type Engine struct {
 	id         string
 	log        *slog.Logger
 	now        func() time.Time
-	slots      *slots
-	background *slots
+	foreground *fair.Places
+	background *fair.Places
 	capacity   *capacity
 	wasted     *wastes
 	large      chan struct{} // places for large displays
@@ -184,7 +185,7 @@ func New(o Options) *Engine {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Engine{
 		o: o, id: o.ID, log: o.Log, now: o.Clock,
-		slots: newSlots(o.MaxRunning), background: newSlots(o.MaxBackground), capacity: newCapacity(o.MaxSandboxes),
+		foreground: fair.New(o.MaxRunning), background: fair.New(o.MaxBackground), capacity: newCapacity(o.MaxSandboxes),
 		wasted:   newWastes(),
 		large:    make(chan struct{}, largeAtOnce),
 		expiring: newEnds(), concluding: newEnds(), forgetting: newEnds(),

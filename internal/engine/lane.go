@@ -141,17 +141,17 @@ func (e *Engine) runNext(c *compute, name workbench.Lane) (bool, error) {
 		return false, err
 	}
 	looked := time.Now()
-	places := e.slots
+	places := e.foreground
 	if name == workbench.LaneBackground {
 		places = e.background
 	}
-	if !places.tryAcquire() {
+	if !places.Try(run.TenantID) {
 		c.last()
-		if err := places.acquire(ctx, run.TenantID); err != nil {
+		if err := places.Acquire(ctx, run.TenantID); err != nil {
 			return false, nil // stopping
 		}
 	}
-	defer places.release()
+	defer places.Release(run.TenantID)
 	if e.draining() {
 		return false, nil
 	}

@@ -175,7 +175,7 @@ func (e *Engine) sweep(ctx context.Context) {
 		e.sweepRetained(ctx)
 		e.stock(ctx)
 	}
-	e.o.Metrics.Live(e.capacity.count(), e.slots.busy()+e.background.busy())
+	e.o.Metrics.Live(e.capacity.count(), e.foreground.Taken()+e.background.Taken())
 }
 
 // sweepRetained removes what is past its time: files, blobs that nothing names,

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/workbenchdev/workbench"
+	"github.com/workbenchdev/workbench/internal/fair"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 )
 
@@ -55,7 +56,7 @@ type Service struct {
 	o      Options
 	web    *http.Transport
 	shelf  shelf
-	places *turns // for builders
+	places *fair.Places // for builders
 
 	ctx    context.Context // ends with the service
 	cancel context.CancelFunc
@@ -74,11 +75,11 @@ type building struct {
 
 // Bounds of installing.
 const (
-	buildWithin   = 5 * time.Minute
-	buildersAtOne = 2
-	fresh         = 24 * time.Hour // for which a request that names no exact versions means the same lock
-	usualCache    = 10 << 30
-	settling      = time.Minute // in which who asked for a set comes to have it
+	buildWithin    = 5 * time.Minute
+	buildersAtOnce = 2
+	fresh          = 24 * time.Hour // for which a request that names no exact versions means the same lock
+	usualCache     = 10 << 30
+	settling       = time.Minute // in which who asked for a set comes to have it
 )
 
 // SetsDir is the directory that sandboxes have as /opt/workbench/packages.
@@ -97,7 +98,7 @@ func Open(o Options) (*Service, error) {
 	}
 	s := &Service{o: o, web: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 8, IdleConnTimeout: 30 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second, ForceAttemptHTTP2: true},
-		shelf: shelf{dir: o.Dir}, places: newTurns(buildersAtOne), under: map[string]*building{}}
+		shelf: shelf{dir: o.Dir}, places: fair.New(buildersAtOnce), under: map[string]*building{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.shelf.open(); err != nil {
 		return nil, workbench.E(workbench.CodeUnavailable, "the directory for packages cannot be used").Caused(err)
@@ -197,13 +198,13 @@ func errClosing() error {
 func (s *Service) make(key string, r Request) error {
 	soon, over := context.WithTimeout(s.ctx, buildWithin)
 	defer over()
-	if !s.places.take(soon, r.TenantID) {
+	if s.places.Acquire(soon, r.TenantID) != nil {
 		if s.ctx.Err() != nil {
 			return errClosing()
 		}
 		return workbench.E(workbench.CodeCapacity, "too many packages are being installed").WithHint("try again in a minute")
 	}
-	defer s.places.give(r.TenantID)
+	defer s.places.Release(r.TenantID)
 	ctx, cancel := context.WithTimeout(s.ctx, buildWithin)
 	defer cancel()
 	began := time.Now()
