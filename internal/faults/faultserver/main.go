@@ -47,6 +47,7 @@ func run() error {
 	flag.StringVar(&o.Runc, "runc", "", "runc")
 	flag.StringVar(&o.Guest, "guest", "", "guest")
 	flag.StringVar(&o.DefaultImage, "image", "", "default image")
+	flag.StringVar(&o.PythonIndex, "python-index", "", "where Python packages come from")
 	hook := flag.String("webhook", "", "is told of tool calls that wait for a decision")
 	warm := flag.Int("warm", 0, "sandboxes of the default size kept ready")
 	flag.DurationVar(&o.SuspendAfter, "suspend-after", 0, "without work, a session's sandbox goes")
