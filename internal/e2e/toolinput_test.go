@@ -176,10 +176,12 @@ for t, s in ((token, mine[1]), (token, path), (mine[0], path), ("", mine[1]), mi
     except arc0.WorkbenchError as e: print(e.code)
 `, token)
 	const refused = "forbidden\nunavailable\nunavailable\nforbidden\nsucceeded\n"
-	wantOut(t, b.mustPython(uses), refused)
+	elsewhere := b.mustPython(uses)
+	wantOut(t, elsewhere, refused)
 	// In its own session the socket is there, for code of the same user: the run's
 	// own call, which counts as its own.
-	same := text(a.mustPython(uses).Stdout)
+	beside := a.mustPython(uses)
+	same := text(beside.Stdout)
 	if lines := strings.Split(same, "\n"); len(lines) != 6 || lines[0] != "forbidden" || lines[2] != "forbidden" && lines[2] != "unavailable" || lines[3] != "forbidden" {
 		t.Errorf("a run beside it was answered %q", same)
 	}
@@ -188,9 +190,24 @@ for t, s in ((token, mine[1]), (token, path), (mine[0], path), ("", mine[1]), mi
 	}
 	a.mustWait(live)
 	before := d.oracle.executed()
-	wantOut(t, a.mustPython(uses), refused)
+	after := a.mustPython(uses)
+	wantOut(t, after, refused)
 	if n := d.oracle.executed() - before; n != 1 {
 		t.Errorf("the tool was executed %d times", n)
+	}
+	// It is a row of the trail, one for each run that tried.
+	told := map[string]int{}
+	for _, v := range d.rest(t, http.MethodGet, "/v1/workbench/audit?action=tool.refused&limit=200", nil, http.StatusOK)["items"].([]any) {
+		row := v.(map[string]any)
+		if row["outcome"] != string(workbench.CodeForbidden) {
+			t.Errorf("a refusal is recorded as %v", row)
+		}
+		told[row["target"].(string)]++
+	}
+	for _, run := range []string{elsewhere.ID, beside.ID, after.ID} {
+		if told[run] != 1 {
+			t.Errorf("run %s has %d rows of refusals, want 1", run, told[run])
+		}
 	}
 }
 

@@ -48,6 +48,7 @@ type execution struct {
 	began     time.Time
 	full      atomic.Bool // a file was refused by a limit of retained files
 	exhausted atomic.Bool // a tool call was refused by their limit
+	refused   atomic.Bool // one was with another run's token
 	cell      *cell       // nil: a program of its own
 	shown     results     // what the code showed
 }

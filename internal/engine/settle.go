@@ -34,6 +34,11 @@ func (x *execution) Call(ctx context.Context, call guestwire.BrokerCall) (json.R
 		return x.structured(call)
 	case guestwire.OpDisplay:
 		return x.display(ctx, call)
+	case guestwire.OpRefused:
+		if !x.refused.Swap(true) {
+			x.e.refusedCall(ctx, x.s, x.run.ID, workbench.E(workbench.CodeForbidden, "it asked with a token that is not its own"))
+		}
+		return nil, nil
 	}
 	return x.reach(ctx, call)
 }
@@ -53,7 +58,7 @@ func (x *execution) reach(ctx context.Context, call guestwire.BrokerCall) (json.
 }
 
 // refusedCall records, once for a run, that it asked for more calls than it may
-// make: none of those has a receipt.
+// make, or with a token that was not its own: none of those has a receipt.
 func (e *Engine) refusedCall(ctx context.Context, s workbench.Session, runID string, why error) {
 	owner := workbench.Principal{ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID}
 	row := audit.Entry(owner, e.now(), "tool.refused", runID, why, map[string]any{"session": s.ID})

@@ -42,6 +42,7 @@ type broker struct {
 	socket *brokerSocket
 	own    bool // the socket is this exec's
 	token  string
+	told   atomic.Bool     // that somebody used another
 	ctx    context.Context // of calls
 	cancel context.CancelFunc
 	asking context.Context // of connections that have not said yet what they want
@@ -317,6 +318,9 @@ func (b *broker) read(p *caller) (call brokerCall, asked bool, err error) {
 
 func (b *broker) carryOut(call brokerCall, p *caller) (json.RawMessage, error) {
 	if subtle.ConstantTimeCompare([]byte(call.Token), []byte(b.token)) != 1 {
+		if !b.told.Swap(true) {
+			_, _ = b.pass(guestwire.OpRefused, struct{}{}, -1, nil) // the refusal stands whether or not anybody hears of it
+		}
 		return nil, workbench.E(workbench.CodeForbidden, "the token is not this run's").
 			WithHint("a run's socket and token end with it")
 	}

@@ -646,6 +646,9 @@ print(with_token(old), with_token(""), with_token(old[:-1]), with_token(old.uppe
 		if len(second.asked) != 1 || len(h.asked) != 0 {
 			t.Errorf("asked %q and %q", second.asked, h.asked)
 		}
+		if second.refusals.Load() != 1 || h.refusals.Load() != 0 {
+			t.Errorf("told of %d and %d refusals, want one of the run that was refused", second.refusals.Load(), h.refusals.Load())
+		}
 		o, _ = s.with(t, inContext("tokens", workbench.Python, "import os\nwith open('token', 'w') as f: f.write(os.environ['WORKBENCH_TOKEN'])\nlen(set(os.environ['WORKBENCH_TOKEN'])) > 4, len(os.environ['WORKBENCH_TOKEN'])"), standIn)
 		o.wantShown(t, "result (True, 32)")
 		o, second = s.with(t, inContext("tokens", workbench.Python, uses), standIn)

@@ -111,6 +111,8 @@ type shown struct {
 
 // host is the other side of a run: it keeps the output, files, displays and result.
 type host struct {
+	refusals atomic.Int64 // of tokens, that the guest told of
+
 	mu     sync.Mutex
 	out    map[workbench.Stream][]byte
 	files  []saved
@@ -185,6 +187,9 @@ func (h *host) Call(ctx context.Context, c guestwire.BrokerCall) (json.RawMessag
 		h.mu.Lock()
 		h.result = args.Value
 		h.mu.Unlock()
+		return nil, nil
+	case guestwire.OpRefused:
+		h.refusals.Add(1)
 		return nil, nil
 	}
 	return h.passedOn(ctx, c)

@@ -204,6 +204,9 @@ const (
 	// it is, binary types (image/png, image/jpeg and others that are not text) as
 	// base64. The host gets it after the output that was printed before it.
 	OpDisplay = "display"
+	// OpRefused is the guest's own: something asked with a token that is not the
+	// exec's. It is told once, and code cannot ask for it.
+	OpRefused = "refused"
 )
 
 // The kinds of display.
