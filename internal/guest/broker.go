@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -25,7 +26,7 @@ import (
 const (
 	brokerConns    = 256                    // open at once, of one exec; more wait in the kernel's queue
 	brokerRequests = 64                     // under way at once; more wait unread
-	brokerRequest  = 384 << 10              // bytes of a request
+	brokerRequest  = 384<<10 + 32           // bytes of a request, with its number
 	brokerUnwanted = 64 << 20               // bytes that a caller may go on sending after its answer
 	brokerIdle     = 10 * time.Second       // for a piece of a request to arrive, or of an answer to be taken, while others wait
 	brokerLast     = 100 * time.Millisecond // for an answer to be taken once the run has ended
@@ -56,6 +57,9 @@ type broker struct {
 	resting map[*caller]bool // that were answered, and may ask for more
 }
 
+// bindings numbers the sockets made so far.
+var bindings atomic.Int64
+
 // brokerSocket is where code connects: a run's own, or a context's, whose cells
 // answer in turn.
 type brokerSocket struct {
@@ -72,16 +76,20 @@ type brokerSocket struct {
 	callers map[*caller]bool
 }
 
-// listen makes the socket in a directory that code may search.
+// listenIn makes the socket in a directory that code may search if it knows its name.
+// The socket is bound elsewhere: where it was bound is what /proc/net/unix tells
+// everybody.
 func listenIn(dir string) (*brokerSocket, error) {
+	bound := fmt.Sprintf("%s/%d", bindDir, bindings.Add(1))
 	s := &brokerSocket{path: dir + "/s", places: make(chan struct{}, brokerConns), asked: make(chan struct{}, brokerRequests),
 		closed: make(chan struct{}), callers: map[*caller]bool{}}
 	var err error
-	if s.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"}); err != nil {
+	if s.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: bound, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	s.l.SetUnlinkOnClose(false) // the directory is removed whole
-	if err := os.Chmod(s.path, 0o666); err != nil {
+	s.l.SetUnlinkOnClose(false) // it is elsewhere, and its directory is removed whole
+	if err := errors.Join(os.Chmod(bound, 0o666), os.Rename(bound, s.path)); err != nil {
+		_ = os.Remove(bound)
 		s.l.Close()
 		return nil, err
 	}
@@ -205,6 +213,7 @@ func (b *broker) rest(grace time.Duration) <-chan struct{} {
 func (b *broker) finish(grace time.Duration) {
 	b.stop()
 	if b.idle() {
+		b.hangUp()
 		b.conns.Wait()
 		return
 	}
@@ -270,30 +279,41 @@ func (b *broker) answer(p *caller) {
 		}
 		if err != nil || call.Number == 0 {
 			answering.Wait()
-			b.last(p, call, err)
+			unread := b.last(p, call, err)
 			over()
+			if unread {
+				p.sayGoodbye(b.asking)
+			}
 			return
 		}
 		answering.Go(func() {
 			result, err := b.carryOut(call, p)
-			p.reply(b.ctx, call.Number, result, err)
+			b.reply(p, call.Number, result, err)
 			over()
 		})
 	}
 }
 
-// last answers the last request of a connection.
-func (b *broker) last(p *caller, call brokerCall, err error) {
+// last answers the last request of a connection, and reports whether some of it was
+// not read.
+func (b *broker) last(p *caller, call brokerCall, err error) bool {
 	unread := workbench.HasCode(err, workbench.CodeBodyTooLarge)
 	var result json.RawMessage
 	if err == nil {
+		quiet := context.AfterFunc(b.asking, p.hangUp) // its content comes by then
 		result, err = b.carryOut(call, p)
+		quiet()
 		unread = err != nil && call.Size != nil
 	}
-	p.reply(b.ctx, call.Number, result, err)
-	if unread {
-		p.sayGoodbye()
-	}
+	b.reply(p, call.Number, result, err)
+	return unread
+}
+
+// reply answers a request. Once nothing more may be asked, whoever does not take an
+// answer has little time left for it.
+func (b *broker) reply(p *caller, number int64, result json.RawMessage, err error) {
+	defer context.AfterFunc(b.asking, func() { _ = p.c.SetWriteDeadline(time.Now().Add(callsCut)) })()
+	p.reply(b.ctx, number, result, err)
 }
 
 // read reads a request once it has come and there is a place for it: asked.

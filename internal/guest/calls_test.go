@@ -462,6 +462,51 @@ func TestCallsWithoutAwait(t *testing.T) {
 	})
 }
 
+// TestLeftConnections: what a program leaves behind keeps its run for the grace at
+// most, in whatever state its connection is, and not until its time limit.
+func TestLeftConnections(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	const leaves = `
+import json, os, socket, sys, time
+def frame(**o):
+    b = json.dumps({"token": os.environ["WORKBENCH_TOKEN"], **o}).encode()
+    return len(b).to_bytes(4, "big") + b
+r, w = os.pipe()
+if os.fork() == 0:
+    s = socket.socket(socket.AF_UNIX); s.connect(os.environ["WORKBENCH_SOCKET"])
+    %s
+    os.write(w, b"x")
+    time.sleep(1000)
+os.read(r, 1)
+print("end", flush=True)`
+	onDefault(t, func(t *testing.T, s *session) {
+		var ends []func()
+		for name, does := range map[string]string{
+			"nothing said":         `pass`,
+			"half a request":       `s.sendall((256).to_bytes(4, "big") + b"abc")`,
+			"too long a request":   `s.sendall((1 << 30).to_bytes(4, "big") + b"x")`,
+			"half of its content":  `s.sendall(frame(op="display", kind="display", size=1000000) + b"x")`,
+			"answers that it left": `[s.sendall(frame(n=i + 1, op="call", value={"tool": "big", "args": {}})) for i in range(20)]`,
+		} {
+			h := newHost()
+			h.answer = func(context.Context, string, map[string]any) (any, error) { return strings.Repeat("x", 60_000), nil }
+			run := s.begin(t, request(workbench.Python, fmt.Sprintf(leaves, does)), h)
+			ends = append(ends, func() {
+				o := run.end()
+				if o.want(t, 0, "end\n"); o.Reason != "" || o.took > callsGrace+10*time.Second {
+					t.Errorf("%s: the run ended after %v (%s)", name, o.took, o.Reason)
+				}
+			})
+		}
+		for _, end := range ends {
+			end()
+		}
+	})
+}
+
+// callsGrace is for how long what a program leaves may say what it wants.
+const callsGrace = 5 * time.Second
+
 // callsTake is longer than anything has that is not a call.
 const callsTake = 7 * time.Second
 
@@ -649,6 +694,24 @@ print(with_token(old), with_token(""), with_token(old[:-1]), with_token(old.uppe
 		if second.refusals.Load() != 1 || h.refusals.Load() != 0 {
 			t.Errorf("told of %d and %d refusals, want one of the run that was refused", second.refusals.Load(), h.refusals.Load())
 		}
+		// Nobody is told where another's socket is.
+		h = newHost()
+		first = s.begin(t, request(workbench.Bash, "echo $WORKBENCH_SOCKET > socket; echo up; sleep 60"), h)
+		<-h.wrote
+		o, _ = s.with(t, request(workbench.Python, `
+import os
+path = open("socket").read().strip()
+known = open("/proc/net/unix").read()
+print(os.path.exists(path), path in known, os.environ["WORKBENCH_SOCKET"] in known, os.path.basename(os.path.dirname(path)) in known, len(known) > 60)
+for dir in ("/run/workbench/x", "/run/workbench/b"):
+    try: print(os.listdir(dir))
+    except PermissionError: print("refused")
+`), standIn)
+		o.want(t, 0, "True False False False True\nrefused\nrefused\n")
+		if err := first.Cancel(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		first.end()
 		o, _ = s.with(t, inContext("tokens", workbench.Python, "import os\nwith open('token', 'w') as f: f.write(os.environ['WORKBENCH_TOKEN'])\nlen(set(os.environ['WORKBENCH_TOKEN'])) > 4, len(os.environ['WORKBENCH_TOKEN'])"), standIn)
 		o.wantShown(t, "result (True, 32)")
 		o, second = s.with(t, inContext("tokens", workbench.Python, uses), standIn)

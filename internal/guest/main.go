@@ -23,6 +23,7 @@ const (
 	libDir       = runDir + "/lib"
 	binDir       = runDir + "/bin"
 	execsDir     = runDir + "/x"      // one directory per exec: its source, its socket
+	bindDir      = runDir + "/b"      // where sockets are made; the guest's alone
 	cgroupDir    = runDir + "/cgroup" // hidden from groups
 	scratchDir   = runDir + "/scratch"
 	workspaceDir = "/mnt/files"

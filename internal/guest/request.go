@@ -162,9 +162,10 @@ func (p *caller) write(ctx context.Context, raw []byte) {
 	}
 }
 
-// sayGoodbye lets a caller that still sends what nobody wants have its answer: it
-// is broken off otherwise.
-func (p *caller) sayGoodbye() {
+// sayGoodbye lets a caller that still sends what nobody wants have its answer, while
+// asking lasts: it is broken off otherwise.
+func (p *caller) sayGoodbye(asking context.Context) {
+	defer context.AfterFunc(asking, p.hangUp)()
 	_ = p.c.CloseWrite()
 	_, _ = io.CopyN(io.Discard, p.r, brokerUnwanted)
 }

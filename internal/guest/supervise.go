@@ -108,13 +108,13 @@ func prepareSelf() error {
 	for _, device := range []string{"/dev/fuse", "/dev/net/tun", "/dev/net"} {
 		_ = os.Remove(device)
 	}
-	for _, dir := range []string{runDir, binDir, libDir, execsDir} {
+	for _, dir := range []string{runDir, binDir, libDir, execsDir, bindDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
 	// Names of execs are not for everyone to list.
-	if err := os.Chmod(execsDir, 0o711); err != nil {
+	if err := errors.Join(os.Chmod(execsDir, 0o711), os.Chmod(bindDir, 0o700)); err != nil {
 		return err
 	}
 	if err := writeLibraries(); err != nil {
