@@ -2,6 +2,7 @@ package guest_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -459,6 +460,74 @@ func TestCallsWithoutAwait(t *testing.T) {
 				end()
 			}
 		}
+	})
+}
+
+// TestInterruptedCalls: an exception out of a signal's handler, wherever in a call it
+// comes, takes no later call's answer.
+func TestInterruptedCalls(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	onDefault(t, func(t *testing.T, s *session) {
+		o, _ := s.with(t, request(workbench.Python, `
+import asyncio, faulthandler, random, signal, sys, time
+faulthandler.dump_traceback_later(40, exit=True)
+class Late(Exception): pass
+def late(*_): raise Late
+signal.signal(signal.SIGALRM, late)
+interrupted = answered = 0
+async def one(): return (await asyncio.wait_for(workbench.aio.call("your_app.lookup"), 20)).status
+for i in range(150):
+    if i % 3 == 0: sys.modules["workbench_aio"].abandon() if "workbench_aio" in sys.modules else None # a line that begins
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00002, 0.004))
+        for _ in range(1 + i % 10): workbench.aio.tools.search("x" * 20000)
+        time.sleep(0.005)
+    except Late: interrupted += 1
+    finally:
+        try: signal.setitimer(signal.ITIMER_REAL, 0)
+        except Late: interrupted += 1
+    if i % 10 == 0: answered += asyncio.run(one()) == "succeeded"
+answered += asyncio.run(one()) == "succeeded"
+print(answered, interrupted > 20)
+`), standIn)
+		o.want(t, 0, "16 True\n")
+	})
+}
+
+// TestAnswersThatPythonCannotRead: such an answer is its call's error, and no other's.
+func TestAnswersThatPythonCannotRead(t *testing.T) {
+	t.Parallel()
+	onDefault(t, func(t *testing.T, s *session) {
+		odd := map[string]string{"long": strings.Repeat("7", 5000), "deep": strings.Repeat("[", 9996) + strings.Repeat("]", 9996)}
+		o, _ := s.with(t, request(workbench.Python, `
+import asyncio
+async def main():
+    for what, error in (("long", ValueError), ("deep", RecursionError)):  # that is as deep as Python's stack, or not quite
+        try: print((await workbench.aio.call("odd", {"what": what})).status)
+        except error: print("succeeded" if what == "deep" else "ValueError")
+        print((await workbench.aio.call("your_app.lookup")).status)
+    # As long as a request may be without the number that it gets: the host refuses it.
+    long = "x" * ((384 << 10) - len(workbench._request(op="call", value={"tool": "your_app.lookup", "args": {"x": ""}})))
+    for x in (long, long + "x"):
+        try: await workbench.aio.call("your_app.lookup", {"x": x})
+        except workbench.WorkbenchError as e: print(e.code, "393216" in str(e))
+        print((await workbench.aio.call("your_app.lookup")).status)
+asyncio.run(main())
+`), func(ctx context.Context, op string, args map[string]any) (any, error) {
+			if what, ok := args["args"].(map[string]any)["what"].(string); ok {
+				return json.RawMessage(`{"id": "rcp_1", "tool": "odd", "status": "succeeded", "result": ` + odd[what] + `}`), nil
+			}
+			return standIn(ctx, op, args)
+		})
+		o.want(t, 0, "ValueError\nsucceeded\nsucceeded\nsucceeded\nbody_too_large False\nsucceeded\nbody_too_large True\nsucceeded\n")
+		o, _ = s.with(t, request(workbench.JavaScript, `
+const room = (384 << 10) - Buffer.byteLength(JSON.stringify({ token: process.env.WORKBENCH_TOKEN, op: 'call', value: { tool: 'your_app.lookup', args: { x: '' } } }));
+for (const more of [0, 1]) {
+  const [long, beside] = await Promise.allSettled([workbench.call('your_app.lookup', { x: 'x'.repeat(room + more) }), workbench.call('your_app.lookup')]);
+  console.log(long.value?.status ?? long.reason.code, beside.value.status);
+}
+`), standIn)
+		o.want(t, 0, "body_too_large succeeded\nbody_too_large succeeded\n")
 	})
 }
 

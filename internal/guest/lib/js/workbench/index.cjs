@@ -1,6 +1,7 @@
 'use strict';
 // The helper library of code in a sandbox. Every function returns a promise; what
-// is called without await still completes before the program ends.
+// is called without await still completes before the program ends, but for what
+// process.exit cuts off.
 
 const fs = require('fs');
 const net = require('net');
