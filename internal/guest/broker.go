@@ -26,7 +26,8 @@ import (
 const (
 	brokerConns    = 256                    // open at once, of one exec; more wait in the kernel's queue
 	brokerRequests = 64                     // under way at once; more wait unread
-	brokerRequest  = 384<<10 + 32           // bytes of a request, with its number
+	brokerRequest  = 384 << 10              // bytes of a request, without its number
+	brokerNumber   = 32                     // more than that has
 	brokerUnwanted = 64 << 20               // bytes that a caller may go on sending after its answer
 	brokerIdle     = 10 * time.Second       // for a piece of a request to arrive, or of an answer to be taken, while others wait
 	brokerLast     = 100 * time.Millisecond // for an answer to be taken once the run has ended

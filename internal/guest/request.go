@@ -94,7 +94,7 @@ func (p *caller) request() (call brokerCall, err error) {
 		return call, workbench.E(workbench.CodeInvalidRequest, "no request")
 	}
 	size := binary.BigEndian.Uint32(head[:])
-	if size > brokerRequest {
+	if size > brokerRequest+brokerNumber {
 		return call, workbench.E(workbench.CodeBodyTooLarge, "the request has %d bytes, %d are allowed", size, brokerRequest).
 			WithHint("save what is large as a file")
 	}
