@@ -46,8 +46,12 @@ func (r *result) judge() {
 	r.atMost("return from suspension, 1 MiB of files, from the pool, median", 30, nameReturnFiles, "python", median)
 	r.ratioAtMost("return from suspension, 30 MiB of live memory", 1.5, "1.5 × bare runsc restore", nameReturnMemory, nameRestore, "python")
 	for _, l := range []string{"python", "javascript"} {
+		one := nameCall
+		if l == "python" { // the one, as the eight
+			one = nameAwaited
+		}
 		r.atMost("call of a no-op tool from inside and back, "+l+", median", 5, nameCall, l, median)
-		r.ratioAtMost("8 calls at once, "+l, 3, "3 × one", nameCalls, nameCall, l)
+		r.ratioAtMost("8 calls at once, "+l, 3, "3 × one", nameCalls, one, l)
 	}
 	r.atMost("cached set of packages, what it adds to a session's first run, median", 50, namePackages, "python", median)
 	r.figureAtMost("policy evaluation with 1,000 policies, median", 1, nameDecision)

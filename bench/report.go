@@ -41,6 +41,7 @@ const (
 	nameRestore      = "bare runsc restore, 30 MiB of live memory"
 	nameBurst        = "session and first result, 50 at once"
 	nameCall         = "call of a tool that does nothing, from inside and back"
+	nameAwaited      = "such a call of workbench.aio, awaited alone"
 	nameCalls        = "8 such calls at once, until the last is back"
 	nameThreads      = "8 such calls of 8 threads at once, until the last is back"
 	namePackages     = "cached set of packages in a session's first run, what it adds"

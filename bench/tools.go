@@ -18,38 +18,50 @@ import (
 	sdk "github.com/workbenchdev/workbench/sdk/go"
 )
 
-// The calls of one sample. They are timed inside, by the code that makes them: what
-// is measured is from call to receipt, without the run around it.
+// The calls of one sample: no more than a run may make. They are timed inside, by the
+// code that makes them: what is measured is from call to receipt, without the run
+// around it.
 const (
-	callsInTurn = 10
-	callsAtOnce = 8 // of workbench.aio, of promises, and of threads
+	callsInTurn = 7
+	callsAtOnce = 8 // of workbench.aio, of promises, or of threads
 )
 
 const toolProgram = `
-import asyncio, threading, time
+import asyncio, time
 time.sleep(0.5)  # what follows its start, such as the next interpreter that waits, is over
 def call():
     assert workbench.call("bench.nothing").status == "succeeded"
 async def async_call():
     assert (await workbench.aio.call("bench.nothing")).status == "succeeded"
 call()
-took = []
-for _ in range(%d):
+took, awaited = [], []
+for _ in range(%[1]d):
     began = time.perf_counter(); call(); took.append(time.perf_counter() - began)
 async def main():
     await async_call()
+    for _ in range(%[1]d):
+        began = time.perf_counter(); await async_call(); awaited.append(time.perf_counter() - began)
     began = time.perf_counter()
-    await asyncio.gather(*[async_call() for _ in range(%d)])
+    await asyncio.gather(*[async_call() for _ in range(%[2]d)])
     return time.perf_counter() - began
 gathered = asyncio.run(main())
-start = threading.Barrier(%[2]d + 1)
+print(*[sorted(one)[len(one) // 2] * 1e9 for one in (took, awaited)], gathered * 1e9)
+`
+
+const toolProgramThreads = `
+import threading, time
+time.sleep(0.5)  # as above
+workbench.call("bench.nothing")
+start, statuses = threading.Barrier(%[1]d + 1), []
 def wait_and_call():
-    start.wait(); call()
-threads = [threading.Thread(target=wait_and_call) for _ in range(%[2]d)]
+    start.wait(); statuses.append(workbench.call("bench.nothing").status)
+threads = [threading.Thread(target=wait_and_call) for _ in range(%[1]d)]
 for t in threads: t.start()
 start.wait(); began = time.perf_counter()
 for t in threads: t.join()
-print(sorted(took)[len(took) // 2] * 1e9, gathered * 1e9, (time.perf_counter() - began) * 1e9)
+took = time.perf_counter() - began
+assert statuses == ["succeeded"] * %[1]d, statuses
+print(took * 1e9)
 `
 
 const toolProgramJS = `
@@ -112,8 +124,8 @@ func (t *tools) close() error {
 	return t.service.Close()
 }
 
-// contenders are one call after another, as many at once, and in Python also as many
-// by threads: the numbers of a sample.
+// contenders are one call after another, in Python also those of workbench.aio, as many
+// at once, and in Python also as many by threads: the numbers of a sample.
 func (t *tools) contenders() []contender {
 	var all []contender
 	add := func(l workbench.Language, program string, names ...string) {
@@ -127,7 +139,8 @@ func (t *tools) contenders() []contender {
 			}})
 		}
 	}
-	add(workbench.Python, fmt.Sprintf(toolProgram, callsInTurn, callsAtOnce), nameCall, nameCalls, nameThreads)
+	add(workbench.Python, fmt.Sprintf(toolProgram, callsInTurn, callsAtOnce), nameCall, nameAwaited, nameCalls)
+	add(workbench.Python, fmt.Sprintf(toolProgramThreads, callsAtOnce), nameThreads)
 	add(workbench.JavaScript, fmt.Sprintf(toolProgramJS, callsInTurn, callsAtOnce), nameCall, nameCalls)
 	slices.SortFunc(all, func(a, b contender) int { return strings.Compare(a.name+b.language, b.name+a.language) })
 	return all

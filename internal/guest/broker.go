@@ -270,6 +270,7 @@ func (b *broker) answer(p *caller) {
 	defer context.AfterFunc(b.ctx, p.cut)()
 	var answering sync.WaitGroup
 	defer answering.Wait()
+	defer b.e.x.Flush()
 	for next := true; next; next = b.rests(p) {
 		call, asked, err := b.read(p)
 		over := func() {
@@ -279,6 +280,7 @@ func (b *broker) answer(p *caller) {
 			b.calls.Add(-1)
 		}
 		if err != nil || call.Number == 0 {
+			b.e.x.Flush()
 			answering.Wait()
 			unread := b.last(p, call, err)
 			over()
@@ -287,12 +289,43 @@ func (b *broker) answer(p *caller) {
 			}
 			return
 		}
+		passed := b.passOn(call)
+		if !p.more() {
+			b.e.x.Flush()
+		}
 		answering.Go(func() {
-			result, err := b.carryOut(call, p)
+			var result json.RawMessage
+			var err error
+			if passed != nil {
+				result, err = passed.Reply(b.ctx)
+			} else {
+				result, err = b.carryOut(call, p)
+			}
 			b.reply(p, call.Number, result, err)
 			over()
 		})
 	}
+}
+
+// passOn asks the host what the host alone understands, so that it leaves with what is
+// asked together with it. It returns nil where that is not to be, or not at once.
+func (b *broker) passOn(call brokerCall) *guestwire.Asked {
+	if b.refuse(call) != nil || !guestwire.PassedOn(call.Op) {
+		return nil
+	}
+	return b.e.x.Ask(call.Op, call.Value)
+}
+
+// refuse says why a request is not even looked at, if it is not.
+func (b *broker) refuse(call brokerCall) error {
+	if subtle.ConstantTimeCompare([]byte(call.Token), []byte(b.token)) != 1 {
+		return workbench.E(workbench.CodeForbidden, "the token is not this run's").
+			WithHint("a run's socket and token end with it")
+	}
+	if guestwire.PassedOn(call.Op) && (len(call.Value) == 0 || call.Value[0] != '{') {
+		return workbench.E(workbench.CodeInvalidRequest, "the arguments are not a JSON object").WithField("value")
+	}
+	return nil
 }
 
 // last answers the last request of a connection, and reports whether some of it was
@@ -323,6 +356,9 @@ func (b *broker) read(p *caller) (call brokerCall, asked bool, err error) {
 	if _, err := p.r.Peek(1); err != nil {
 		return call, false, workbench.E(workbench.CodeInvalidRequest, "no request")
 	}
+	if len(b.socket.asked) == cap(b.socket.asked) {
+		b.e.x.Flush() // a place may be free only once that is answered
+	}
 	if asked = b.socket.place(b.socket.asked, b.asking.Done(), true); !asked {
 		return call, false, workbench.E(workbench.CodeCancelled, "the run ended")
 	}
@@ -338,17 +374,13 @@ func (b *broker) read(p *caller) (call brokerCall, asked bool, err error) {
 }
 
 func (b *broker) carryOut(call brokerCall, p *caller) (json.RawMessage, error) {
-	if subtle.ConstantTimeCompare([]byte(call.Token), []byte(b.token)) != 1 {
-		if !b.told.Swap(true) {
+	if err := b.refuse(call); err != nil {
+		if workbench.HasCode(err, workbench.CodeForbidden) && !b.told.Swap(true) {
 			_, _ = b.pass(guestwire.OpRefused, struct{}{}, -1, nil) // the refusal stands whether or not anybody hears of it
 		}
-		return nil, workbench.E(workbench.CodeForbidden, "the token is not this run's").
-			WithHint("a run's socket and token end with it")
+		return nil, err
 	}
 	if guestwire.PassedOn(call.Op) {
-		if len(call.Value) == 0 || call.Value[0] != '{' {
-			return nil, workbench.E(workbench.CodeInvalidRequest, "the arguments are not a JSON object").WithField("value")
-		}
 		return b.e.x.Call(b.ctx, call.Op, call.Value, -1, nil)
 	}
 	switch call.Op {

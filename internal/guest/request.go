@@ -72,6 +72,12 @@ func (p *caller) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// more reports whether another request has come whole.
+func (p *caller) more() bool {
+	head, err := p.r.Peek(min(4, p.r.Buffered()))
+	return err == nil && len(head) == 4 && int64(p.r.Buffered()) >= 4+int64(binary.BigEndian.Uint32(head))
+}
+
 // stalled reports whether code lets the connection stand still for long: with ask
 // only one in the midst of a request, or of an answer.
 func (p *caller) stalled(ask bool) bool {

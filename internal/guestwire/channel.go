@@ -34,6 +34,12 @@ func (l *link) drop(ch *channel, more int64) {
 
 // request opens a channel. from gives the offsets inbound streams begin at.
 func (l *link) request(op string, body any, in, out []uint8, from map[uint8]int64, event func(json.RawMessage) error) (*channel, error) {
+	return l.requestBy(l.out.control, op, body, in, out, from, event)
+}
+
+// requestBy is a request that is written by a function of the connection's writer.
+func (l *link) requestBy(write func(func([]byte) ([]byte, error)) error, op string, body any, in, out []uint8, from map[uint8]int64,
+	event func(json.RawMessage) error) (*channel, error) {
 	raw, err := Marshal(body)
 	if err != nil {
 		return nil, workbench.E(workbench.CodeInternal, "the request could not be encoded").Caused(err)
@@ -50,7 +56,7 @@ func (l *link) request(op string, body any, in, out []uint8, from map[uint8]int6
 	for _, s := range out {
 		ch.out[s] = newOutbound(ch, s)
 	}
-	err = l.out.control(func(b []byte) ([]byte, error) { // ids are seen in order
+	err = write(func(b []byte) ([]byte, error) { // ids are seen in order
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.err != nil {

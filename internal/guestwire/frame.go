@@ -222,6 +222,21 @@ func (fw *frameWriter) now(b []byte) error {
 func (fw *frameWriter) control(add func([]byte) ([]byte, error)) error {
 	fw.mu.Lock()
 	defer fw.mu.Unlock()
+	if err := fw.enqueue(add); err != nil {
+		return err
+	}
+	return fw.written(fw.next)
+}
+
+// later queues what add appends, until something else is written, or flush is called.
+func (fw *frameWriter) later(add func([]byte) ([]byte, error)) error {
+	fw.mu.Lock()
+	defer fw.mu.Unlock()
+	return fw.enqueue(add)
+}
+
+// enqueue adds to what waits; fw.mu is held.
+func (fw *frameWriter) enqueue(add func([]byte) ([]byte, error)) error {
 	if fw.err != nil {
 		return fw.err
 	}
@@ -233,7 +248,21 @@ func (fw *frameWriter) control(add func([]byte) ([]byte, error)) error {
 	if fw.next == nil {
 		fw.next = &batch{}
 	}
-	mine := fw.next
+	return nil
+}
+
+// flush writes what waits.
+func (fw *frameWriter) flush() error {
+	fw.mu.Lock()
+	defer fw.mu.Unlock()
+	if fw.next == nil {
+		return fw.err
+	}
+	return fw.written(fw.next)
+}
+
+// written returns once a batch has been; fw.mu is held.
+func (fw *frameWriter) written(mine *batch) error {
 	for !mine.done {
 		if fw.busy {
 			fw.turn.Wait()

@@ -60,21 +60,16 @@ func (x *Running) Call(ctx context.Context, op string, args json.RawMessage, siz
 	if err := checkArgs(args); err != nil {
 		return nil, err
 	}
-	places := x.s.calls
-	if takesLong(op) {
-		places = x.s.waits
-	}
+	places := x.s.placesOf(op)
 	select {
 	case places <- struct{}{}:
 		defer func() { <-places }()
 	case <-ctx.Done():
 		return nil, workbench.E(workbench.CodeCancelled, "the run ended").Caused(context.Cause(ctx))
 	}
-	x.s.mu.Lock()
-	l := x.s.link
-	x.s.mu.Unlock()
-	if l == nil {
-		return nil, workbench.E(workbench.CodeUnavailable, "the server is not connected to this sandbox at the moment").WithHint("try again shortly")
+	l, err := x.s.connected()
+	if err != nil {
+		return nil, err
 	}
 	var out []uint8
 	if size >= 0 {
@@ -100,6 +95,11 @@ func (x *Running) Call(ctx context.Context, op string, args json.RawMessage, siz
 			ch.giveUp(err)
 		}
 	}
+	return ch.reply(ctx)
+}
+
+// reply waits for the host's reply to a call.
+func (ch *channel) reply(ctx context.Context) (json.RawMessage, error) {
 	var reply json.RawMessage
 	if err := ch.wait(ctx, &reply); err != nil {
 		return nil, err
@@ -108,6 +108,72 @@ func (x *Running) Call(ctx context.Context, op string, args json.RawMessage, siz
 		return nil, workbench.E(workbench.CodeInternal, "the reply has %d bytes", len(reply))
 	}
 	return reply, nil
+}
+
+// placesOf are those for calls of an operation that are under way.
+func (s *Server) placesOf(op string) chan struct{} {
+	if takesLong(op) {
+		return s.waits
+	}
+	return s.calls
+}
+
+// connected is the connection to the host.
+func (s *Server) connected() (*link, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link == nil {
+		return nil, workbench.E(workbench.CodeUnavailable, "the server is not connected to this sandbox at the moment").WithHint("try again shortly")
+	}
+	return s.link, nil
+}
+
+// Asked is a call that is under way.
+type Asked struct {
+	ch     *channel
+	places chan struct{}
+}
+
+// Ask is Call without content in two steps, for calls that come together: what it
+// asks leaves with Flush, or with whatever else is written before. It returns nil where
+// that cannot be done at once, and Call has to.
+func (x *Running) Ask(op string, args json.RawMessage) *Asked {
+	if checkArgs(args) != nil {
+		return nil
+	}
+	places := x.s.placesOf(op)
+	select {
+	case places <- struct{}{}:
+	default:
+		return nil
+	}
+	l, err := x.s.connected()
+	if err == nil {
+		var ch *channel
+		if ch, err = l.requestBy(l.out.later, "call", callBody{Exec: x.id, Op: op, Args: args, Size: -1}, nil, nil, nil, nil); err == nil {
+			return &Asked{ch: ch, places: places}
+		}
+	}
+	<-places
+	return nil
+}
+
+// Flush sends what was asked.
+func (x *Running) Flush() {
+	if l, err := x.s.connected(); err == nil {
+		if err := l.out.flush(); err != nil {
+			l.end(err)
+		}
+	}
+}
+
+// Reply waits for the reply to what was asked, as Call does. It is called once.
+func (a *Asked) Reply(ctx context.Context) (json.RawMessage, error) {
+	defer func() { <-a.places }()
+	defer context.AfterFunc(ctx, func() {
+		a.ch.giveUp(workbench.E(workbench.CodeCancelled, "the run ended"))
+	})()
+	return a.ch.reply(ctx)
 }
 
 func checkArgs(args json.RawMessage) error {

@@ -184,14 +184,18 @@ class _Line:
                 if not part:
                     break
                 raw += part
-                while len(raw) >= 4:
-                    size = int.from_bytes(raw[:4], "big")
-                    if size > workbench._MAX_ANSWER:
-                        raise ValueError("an answer of %d bytes" % size)
-                    if len(raw) < 4 + size:
-                        break
-                    self.take(raw[4:4 + size])
-                    raw = raw[4 + size:]
+                came = []  # whoever waits is told once all of it was read, and has the interpreter then
+                try:
+                    while len(raw) >= 4:
+                        size = int.from_bytes(raw[:4], "big")
+                        if size > workbench._MAX_ANSWER:
+                            raise ValueError("an answer of %d bytes" % size)
+                        if len(raw) < 4 + size:
+                            break
+                        came.append(self.take(raw[4:4 + size]))
+                        raw = raw[4 + size:]
+                finally:
+                    self.tell(came)
         except (OSError, LookupError, ValueError):  # it was closed, or is no broker's
             pass
         finally:
@@ -210,10 +214,14 @@ class _Line:
             known = None, e
         else:
             known = value, None
-        try:
-            outcome.end(*known)
-        except Exception:  # of a loop of the program's own
-            traceback.print_exc()
+        return outcome, known
+
+    def tell(self, came):
+        for outcome, known in came:
+            try:
+                outcome.end(*known)
+            except Exception:  # of a loop of the program's own
+                traceback.print_exc()
 
     def end(self, connection):
         """Fails what has no answer from a connection, which is over."""
