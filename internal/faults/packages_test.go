@@ -115,7 +115,9 @@ func TestKillDuringAnInstallation(t *testing.T) {
 	installs := func(name string) string {
 		begun++
 		c := w.client(w.key)
-		s, err := again(ctx, func() (workbench.Session, error) { return c.CreateAgentSession(ctx, sdk.CreateSession{Image: "standard"}) })
+		s, err := again(ctx, func() (workbench.Session, error) {
+			return c.CreateAgentSession(ctx, sdk.CreateSession{Image: "standard"})
+		})
 		if err != nil {
 			t.Fatalf("%v\n%s", err, w.log())
 		}
