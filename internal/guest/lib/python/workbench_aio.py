@@ -119,13 +119,13 @@ class _Line:
                 except queue.Empty:
                     if not together:
                         return
-                    self.flush(together, lingers)
+                    self.flush(together)
                     continue
                 if item is None:
-                    self.flush(together, lingers)
+                    self.flush(together)
                     return
                 if len(self.asked) >= PARALLEL:
-                    self.flush(together, lingers)
+                    self.flush(together)
                     with self.changed:
                         self.changed.wait_for(lambda: len(self.asked) < PARALLEL)
                 self.ask(together, lingers, *item)
@@ -159,7 +159,7 @@ class _Line:
             except RuntimeError:
                 self.alone = True
 
-    def flush(self, together, lingers):
+    def flush(self, together):
         connection = self.connection
         if together and connection is not None:
             try:
