@@ -70,7 +70,7 @@ type ToolReceipt struct {
 	ArtifactID  string          `json:"artifactId,omitempty"`
 	ResultBytes int64           `json:"resultBytes"`
 	Error       *CallError      `json:"error,omitempty"`
-	Withheld    *CallError      `json:"withheld,omitempty"` // why the result is not shown to who could read it before
+	Withheld    *CallError      `json:"withheld,omitempty"` // why arguments and result are not shown to who could read them before
 
 	Approval *Approval `json:"approval,omitempty"` // of a call that needs, or needed, one
 

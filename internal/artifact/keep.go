@@ -31,8 +31,10 @@ type KeepRequest struct {
 	Session     workbench.Session
 	RunID       string
 	Revision    int64
-	Generation  int64 // with Epoch: refused with fenced if the session has moved on
-	Epoch       int64 // lease epoch of the engine; required
+	Generation  int64  // with Epoch: refused with fenced if the session has moved on
+	Epoch       int64  // lease epoch of the engine; required, but of a tool's result
+	CallID      string // of a tool's result: refused with fenced if that call is not executed by EngineID any more
+	EngineID    string
 	Path        string
 	Origin      workbench.ArtifactOrigin
 	MimeType    string
@@ -64,13 +66,13 @@ func (s *Service) Upload(ctx context.Context, p workbench.Principal, sessionID s
 		return workbench.Artifact{}, err
 	}
 	a.Revision, a.Generation = session.Revision, session.Generation
-	return s.keep(ctx, p, session, a, 0, r.Size, content)
+	return s.keep(ctx, p, session, a, quota(session), r.Size, content)
 }
 
 // Keep keeps a file that a run leaves, with the rules of Upload; its path comes
 // from the code and is believed as little. Codes: as Upload, and fenced.
 func (s *Service) Keep(ctx context.Context, r KeepRequest, content io.Reader) (workbench.Artifact, error) {
-	if r.Epoch <= 0 {
+	if r.Epoch <= 0 && r.CallID == "" {
 		return workbench.Artifact{}, workbench.E(workbench.CodeFenced, "a run's file is kept under its engine's lease only")
 	}
 	a := describe(r.Session, r.Origin, r.MimeType)
@@ -82,7 +84,9 @@ func (s *Service) Keep(ctx context.Context, r KeepRequest, content io.Reader) (w
 	a.DerivedFrom = append(a.DerivedFrom, r.DerivedFrom...)
 	slices.Sort(a.DerivedFrom)
 	a.DerivedFrom = slices.Compact(a.DerivedFrom)
-	return s.keep(ctx, workbench.SystemPrincipal(), r.Session, a, r.Epoch, r.Size, content)
+	q := quota(r.Session)
+	q.Epoch, q.CallID, q.EngineID = r.Epoch, r.CallID, r.EngineID
+	return s.keep(ctx, workbench.SystemPrincipal(), r.Session, a, q, r.Size, content)
 }
 
 // Left is the largest file that the session may still keep, in bytes; 0 when a
@@ -92,7 +96,7 @@ func (s *Service) Left(ctx context.Context, session workbench.Session) (int64, e
 	if err != nil {
 		return 0, err
 	}
-	q, left := quota(session, 0), session.Limits.FileBytes
+	q, left := quota(session), session.Limits.FileBytes
 	if q.SessionFiles > 0 && use.SessionFiles >= q.SessionFiles {
 		return 0, nil
 	}
@@ -105,9 +109,9 @@ func (s *Service) Left(ctx context.Context, session workbench.Session) (int64, e
 	return max(left, 0), nil
 }
 
-func quota(s workbench.Session, epoch int64) store.Quota {
+func quota(s workbench.Session) store.Quota {
 	l := s.Limits
-	return store.Quota{SessionBytes: l.SessionFilesBytes, SessionFiles: l.SessionFiles, TenantBytes: l.TenantFilesBytes, Epoch: epoch}
+	return store.Quota{SessionBytes: l.SessionFilesBytes, SessionFiles: l.SessionFiles, TenantBytes: l.TenantFilesBytes}
 }
 
 // describe is the row of a new file, without names, contents and times.
@@ -150,7 +154,7 @@ func names(name, where string) (string, string, error) {
 
 // keep takes the bytes, then makes room, then makes the file visible. Bytes
 // come first so that a reservation is exact and short.
-func (s *Service) keep(ctx context.Context, p workbench.Principal, session workbench.Session, a workbench.Artifact, epoch, declared int64, content io.Reader) (workbench.Artifact, error) {
+func (s *Service) keep(ctx context.Context, p workbench.Principal, session workbench.Session, a workbench.Artifact, q store.Quota, declared int64, content io.Reader) (workbench.Artifact, error) {
 	limit := session.Limits.FileBytes
 	if declared > limit {
 		return workbench.Artifact{}, tooLarge(limit)
@@ -173,7 +177,7 @@ func (s *Service) keep(ctx context.Context, p workbench.Principal, session workb
 			return workbench.Artifact{}, err
 		}
 	}
-	if err := s.records.ReserveArtifact(ctx, p, a, quota(session, epoch)); err != nil {
+	if err := s.records.ReserveArtifact(ctx, p, a, q); err != nil {
 		return workbench.Artifact{}, err
 	}
 	made, err := s.publish(ctx, a, got)

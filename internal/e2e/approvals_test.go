@@ -205,7 +205,9 @@ func TestApprovalThatDoesNotCount(t *testing.T) {
 		if got := d.receipt(t, boss, id); got["status"] != "expired" { // waits for its end
 			t.Fatalf("the receipt says %v", got["status"])
 		}
-		decide(t, boss, id, "approve", http.StatusConflict)
+		if got := decide(t, boss, id, "approve", http.StatusGone); got["code"] != "approval_expired" {
+			t.Errorf("too late an approval is refused with %v", got["code"])
+		}
 		wantOut(t, s.mustPython(fmt.Sprintf("print(arc0.receipt(%q).status)", id)), "expired\n")
 		d.rules(t, "approvals", holdAll)
 	})
@@ -221,7 +223,9 @@ func TestApprovalThatDoesNotCount(t *testing.T) {
 		if got := d.receipt(t, boss, id); got["status"] != "expired" {
 			t.Fatalf("the receipt says %v", got["status"])
 		}
-		d.restAny(t, boss, "/v1/workbench/receipts/"+id+"/approve", http.StatusConflict, http.StatusGone)
+		if got := decide(t, boss, id, "approve", http.StatusGone); got["code"] != "session_expired" {
+			t.Errorf("after the session's deadline an approval is refused with %v", got["code"])
+		}
 	})
 	if n := d.oracle.executed(); n != 0 {
 		t.Fatalf("the tool was executed %d times", n)

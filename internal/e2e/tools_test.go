@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/server"
@@ -488,7 +489,9 @@ for args in ({"query": "1", "approved": True}, {"query": "1"}):
 			t.Fatal(err)
 		}
 		before := d.oracle.executed()
-		d.restAny(t, boss, "/v1/workbench/receipts/"+id+"/approve", http.StatusGone, http.StatusConflict)
+		if got := approve(t, id, http.StatusGone); got["code"] != "session_closed" {
+			t.Errorf("the approval is refused with %v", got["code"])
+		}
 		if d.oracle.executed() != before {
 			t.Error("the call was executed")
 		}
@@ -512,29 +515,6 @@ for args in ({"query": "1", "approved": True}, {"query": "1"}):
 			t.Error("the call was executed")
 		}
 	})
-}
-
-// restAny asks and accepts any of the statuses.
-func (w *world) restAny(t *testing.T, key, path string, statuses ...int) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+path, strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+key)
-	r.Header.Set("Content-Type", "application/json")
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	for _, s := range statuses {
-		if answer.StatusCode == s {
-			return
-		}
-	}
-	raw, _ := io.ReadAll(answer.Body)
-	t.Fatalf("%s answers %d, want one of %v: %s", path, answer.StatusCode, statuses, raw)
 }
 
 // A20: what was learned from a tool goes with everything that comes of it.
@@ -617,9 +597,95 @@ func TestEventsAreWithheldToo(t *testing.T) {
 	}
 }
 
+// A later call may pass on what an earlier one gave: to whom that is withheld, so are
+// its arguments and its answer, and the arguments of one that waits.
+func TestReceiptsAreWithheldToo(t *testing.T) {
+	d := mustDesk(t, nil)
+	d.rest(t, http.MethodPut, "/v1/workbench/apps/secrets", map[string]any{"kind": "http", "config": map[string]any{
+		"url": d.oracle.URL, "endpoints": []any{map[string]any{"name": "read", "method": "POST", "path": "/read", "inputSchema": map[string]any{"type": "object"}}}}}, http.StatusOK)
+	const own = `permit(principal, action == Action::"call", resource in App::"your_app");`
+	d.rules(t, "access", own+`permit(principal, action == Action::"call", resource in App::"secrets");`)
+	d.oracle.answers(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/read" {
+			_, _ = io.WriteString(w, `{"secret": "the plan"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"fine": true}`)
+	})
+	of := d.allowing()
+	of.Tools = append(of.Tools, workbench.ToolRef{Name: "secrets.read", Version: "1"})
+	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), of)
+	call := func(code string) string {
+		t.Helper()
+		r := s.mustPython(code)
+		id := strings.TrimSpace(text(r.Stdout))
+		if !strings.HasPrefix(id, "rcp_") {
+			t.Fatalf("the run says %q (%s)", id, text(r.Stderr))
+		}
+		return id
+	}
+	const look = `r = arc0.call("your_app.lookup", {"query": open("kept").read()}, connection_alias="support"); print(r.id)`
+	before := call(`open("kept", "w").write("nothing"); ` + look)
+	learned := call(`r = arc0.call("secrets.read", {}); open("kept", "w").write(r.result["secret"]); print(r.id)`)
+	after := call(look)
+	d.rules(t, "approvals", strings.Replace(holdAll, "resource)", `resource in App::"your_app")`, 1))
+	waits := call(look)
+	ada, boss := d.mustKey(t, "acme", "ada", "read"), d.mustKey(t, "acme", "boss", "read", "approve")
+	check := func(who, id string, args, result bool) {
+		t.Helper()
+		key := map[string]string{"ada": ada, "boss": boss}[who]
+		got := d.restAs(t, key, http.MethodGet, "/v1/workbench/receipts/"+id, nil, http.StatusOK)
+		if (got["arguments"] != nil) != args || (got["result"] != nil) != result || (got["withheld"] == nil) != (args || who == "boss" && id != waits) {
+			t.Errorf("%s reads %v", who, got)
+		}
+	}
+	for _, id := range []string{before, learned, after} {
+		check("ada", id, true, true)
+	}
+	check("ada", waits, true, false)
+	check("boss", waits, true, false)
+	d.rules(t, "access", own)
+	check("ada", before, true, true)
+	got := d.restAs(t, ada, http.MethodGet, "/v1/workbench/receipts/"+learned, nil, http.StatusOK)
+	if got["arguments"] == nil || got["result"] != nil || got["withheld"] == nil { // nothing was learned before it
+		t.Errorf("ada reads %v", got)
+	}
+	check("ada", after, false, false)
+	check("ada", waits, false, false)
+	check("boss", waits, false, false)
+	list := d.restAs(t, boss, http.MethodGet, "/v1/workbench/approvals", nil, http.StatusOK)["items"].([]any)
+	if len(list) != 1 || list[0].(map[string]any)["arguments"] != nil {
+		t.Errorf("the list of what waits: %v", list)
+	}
+}
+
+// An app that cannot be had with its new configuration stays as it was, and a tool that
+// an app does not offer any more is said not to be there.
+func TestAppStaysAsItWas(t *testing.T) {
+	d := mustDesk(t, nil)
+	s := d.mustSession(t)
+	dead := httptest.NewServer(http.NotFoundHandler())
+	dead.Close()
+	got := d.rest(t, http.MethodPut, "/v1/workbench/apps/your_app", map[string]any{"kind": "mcp_http", "config": map[string]any{"url": dead.URL}}, http.StatusServiceUnavailable)
+	if got["code"] != "tool_unavailable" || !strings.Contains(fmt.Sprint(got["hint"]), "stays as it was") {
+		t.Errorf("the answer is %v", got)
+	}
+	wantOut(t, s.mustPython(`print(arc0.call("your_app.lookup", {"query": "1"}, connection_alias="support").status)`), "succeeded\n")
+	if app := d.rest(t, http.MethodGet, "/v1/workbench/apps/your_app", nil, http.StatusOK); app["kind"] != "http" || app["error"] != nil {
+		t.Errorf("the app is %v", app)
+	}
+	d.rest(t, http.MethodPut, "/v1/workbench/apps/your_app", map[string]any{"kind": "http", "config": map[string]any{
+		"url": d.oracle.URL, "endpoints": []any{map[string]any{"name": "other", "method": "POST", "path": "/", "inputSchema": map[string]any{"type": "object"}}}}}, http.StatusOK)
+	wantOut(t, s.mustPython(`
+try: arc0.call("your_app.lookup", {"query": "1"}, connection_alias="support")
+except arc0.WorkbenchError as e: print(e.code)
+`), "tool_not_found\n")
+}
+
 // A tool's large answer is a file with a preview.
 func TestLargeAnswer(t *testing.T) {
-	d := mustDesk(t, nil)
+	d := mustDesk(t, func(o *server.Options) { o.SuspendAfter = time.Second })
 	big := strings.Repeat("0123456789", 20_000)
 	d.oracle.answers(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
@@ -636,6 +702,27 @@ print(r.status, r.resultBytes, len(r.preview) > 1000, r.artifactId)
 	}
 	if got := s.mustRead(out[3]); got != big {
 		t.Errorf("the file has %d bytes", len(got))
+	}
+	// The first run after a suspension is in another sandbox than its session was read with.
+	s.mustSuspended()
+	r = s.mustPython(`print(arc0.call("your_app.lookup", {"query": "1"}, connection_alias="support").artifactId)`)
+	if got := s.mustRead(strings.TrimSpace(text(r.Stdout))); got != big {
+		t.Errorf("after a suspension the file has %d bytes", len(got))
+	}
+	// An approved call is nobody's run.
+	d.rules(t, "approvals", holdAll)
+	boss := d.mustKey(t, "acme", "boss", "read", "approve")
+	for _, when := range []string{"while it lives", "once it is suspended"} {
+		id := d.asks(t, s, "2")
+		if when != "while it lives" {
+			s.mustSuspended()
+		}
+		d.restAs(t, boss, http.MethodPost, "/v1/workbench/receipts/"+id+"/approve", map[string]any{}, http.StatusOK)
+		got := d.receipt(t, boss, id)
+		file, _ := got["artifactId"].(string)
+		if got["status"] != "succeeded" || file == "" || s.mustRead(file) != big {
+			t.Errorf("%s, the approved call's receipt says %v, file %q, error %v", when, got["status"], file, got["error"])
+		}
 	}
 }
 

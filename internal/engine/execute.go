@@ -241,6 +241,7 @@ func (x *execution) lone() bool { return x.c.box == x.box && len(x.c.out) == 1 }
 func (x *execution) dispatch(ctx context.Context) (bool, error) {
 	x.run.InputRoot, x.input = x.c.tree.Root(), x.c.tree
 	x.box, x.wire, x.epoch, x.gen = x.c.box, x.c.wire, x.c.epoch, x.c.generation
+	x.s.Generation = x.gen // it was read before the sandbox was there
 	x.run.Image, x.run.Driver = x.s.Image, x.e.info.Driver
 	x.began = time.Now()
 	at := x.e.now()

@@ -86,6 +86,16 @@ func (g *Governor) waiting(ctx context.Context, p workbench.Principal, id string
 	if !mayLook(p, r) {
 		return nil, workbench.ErrNotFound("receipt")
 	}
+	if r.Status == workbench.CallExpired {
+		s, err := g.o.Store.Session(ctx, workbench.SystemPrincipal(), r.SessionID)
+		if err == nil {
+			err = s.Open(g.now())
+		}
+		if err != nil {
+			return nil, err
+		}
+		return nil, workbench.E(workbench.CodeApprovalExpired, "nobody decided in time").WithHint("the code has to call again")
+	}
 	if r.Status != workbench.CallPending {
 		return nil, workbench.E(workbench.CodeApprovalDecided, "the call is %s", r.Status).WithHint("a call is decided once; read its receipt")
 	}

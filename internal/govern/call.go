@@ -104,8 +104,14 @@ func (c *call) prepare(ctx context.Context, req CallRequest) error {
 		return err
 	}
 	c.r.Version = ref.Version
+	if c.fresh {
+		c.g.forgetTool(s.ProjectID, ref)
+	}
 	if c.tool, err = c.g.tool(ctx, s.ProjectID, ref); err != nil {
 		return missingTool(err, ref)
+	}
+	if c.tool.State == workbench.ToolWithdrawn {
+		return missingTool(workbench.ErrNotFound("tool"), ref)
 	}
 	c.r.ToolDigest = c.tool.Digest
 	if c.app, err = c.g.seenApp(ctx, s.ProjectID, c.tool.App, c.fresh); err != nil {
@@ -152,7 +158,7 @@ func missingTool(err error, ref workbench.ToolRef) error {
 		return err
 	}
 	return workbench.E(workbench.CodeToolNotFound, "%s at version %s is not there any more", ref.Name, ref.Version).WithField("tool").
-		WithHint("its app was removed: ask who manages the project's tools")
+		WithHint("its app was removed, or does not offer it any more: ask who manages the project's tools")
 }
 
 // connect finds the connection that an alias means in the session now.

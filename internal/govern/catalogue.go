@@ -3,6 +3,7 @@ package govern
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -22,9 +23,9 @@ type Import struct {
 }
 
 // PutApp declares an app, or changes one, and imports its tools. Nothing is kept
-// if it is not valid; if it is, and its tools cannot be had now, the app stays,
-// with its error, and can be imported again. alias names a connection of the
-// project to ask with; "" asks without.
+// if it is not valid. If it is, and its tools cannot be had now, a new app stays,
+// with its error, and can be imported again; one that was there stays as it was.
+// alias names a connection of the project to ask with; "" asks without.
 //
 // Codes: forbidden, invalid_request and schema_invalid (config.…),
 // connection_not_found, tool_unavailable, tool_failed.
@@ -48,12 +49,40 @@ func (g *Governor) PutApp(ctx context.Context, p workbench.Principal, a workbenc
 	if err := g.o.Upstream.Check(a); err != nil {
 		return Import{}, err
 	}
-	a, err := g.o.Store.PutApp(ctx, a, audit.Entry(p, g.now(), "app.put", a.Name, nil, map[string]any{"kind": string(a.Kind), "provider": a.Provider}))
+	offered, err := g.first(ctx, p, a, alias)
+	if err != nil {
+		return Import{}, err
+	}
+	a, err = g.o.Store.PutApp(ctx, a, audit.Entry(p, g.now(), "app.put", a.Name, nil, map[string]any{"kind": string(a.Kind), "provider": a.Provider}))
 	if err != nil {
 		return Import{}, err
 	}
 	g.o.Upstream.ForgetApp(a.ProjectID, a.Name)
+	if offered != nil {
+		return g.record(ctx, p, a, *offered)
+	}
 	return g.importTools(ctx, p, a, alias)
+}
+
+// first asks an app that is about to replace another one what it offers: nil if it
+// replaces none.
+func (g *Governor) first(ctx context.Context, p workbench.Principal, a workbench.App, alias string) (*upstream.Imported, error) {
+	was, err := g.o.Store.App(ctx, a.ProjectID, a.Name)
+	if workbench.HasCode(err, workbench.CodeNotFound) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	if err != nil || was.Kind == a.Kind && was.Provider == a.Provider && reflect.DeepEqual(was.Config, a.Config) {
+		return nil, err
+	}
+	grant, err := g.importGrant(ctx, p, a, alias)
+	if err != nil {
+		return nil, err
+	}
+	offered, err := g.o.Upstream.Import(ctx, a, grant)
+	if err != nil {
+		return nil, withHint(err, "the app "+a.Name+" stays as it was")
+	}
+	return &offered, nil
 }
 
 // ImportApp asks an app anew what it offers. Codes: as PutApp, not_found.
@@ -79,10 +108,25 @@ func (g *Governor) importTools(ctx context.Context, p workbench.Principal, a wor
 		if note := g.o.Store.NoteImport(context.WithoutCancel(ctx), a.ProjectID, a.Name, workbench.AsError(err).Detail); note != nil {
 			g.log.Error("the failure of an import was not recorded", "app", a.Name, "err", note)
 		}
-		return Import{}, err
+		return Import{}, withHint(err, "the app "+a.Name+" is declared, and no tool of it is new: workbench tools import asks it again")
 	}
+	return g.record(ctx, p, a, offered)
+}
+
+// withHint says besides what the error advises what became of the app.
+func withHint(err error, what string) error {
+	e := workbench.AsError(err)
+	if advice := strings.TrimPrefix(e.Hint, upstream.NothingDone+"; "); advice != "" {
+		what += "; " + advice
+	}
+	return e.WithHint("%s", what)
+}
+
+// record makes tools of what an app offered.
+func (g *Governor) record(ctx context.Context, p workbench.Principal, a workbench.App, offered upstream.Imported) (Import, error) {
 	made := Import{Skipped: offered.Skipped}
 	now := g.now().UTC().Truncate(time.Microsecond)
+	var err error
 	var tools []workbench.Tool
 	for _, spec := range offered.Tools {
 		name := a.Name + "." + strings.ReplaceAll(spec.Name, "/", ".")

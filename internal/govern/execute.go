@@ -108,7 +108,7 @@ func (c *call) keep(ctx context.Context, a upstream.Answer) error {
 	}
 	c.r.ResultBytes = int64(len(content))
 	s := c.from.Session
-	kept, err := c.g.o.Artifacts.Keep(ctx, artifact.KeepRequest{Session: s, RunID: c.r.RunID, Revision: c.r.Revision, Generation: s.Generation, Epoch: c.from.Epoch,
+	kept, err := c.g.o.Artifacts.Keep(ctx, artifact.KeepRequest{Session: s, RunID: c.r.RunID, Revision: c.r.Revision, Generation: s.Generation, CallID: c.r.ID, EngineID: c.r.EngineID,
 		Path: "tools/" + c.tool.Local() + "-" + c.r.ID[len(c.r.ID)-6:] + name, Origin: workbench.OriginTool, MimeType: kind, Size: int64(len(content))},
 		bytes.NewReader(content))
 	if err != nil {

@@ -125,6 +125,13 @@ func (g *Governor) tool(ctx context.Context, project string, ref workbench.ToolR
 	return t, err
 }
 
+// forgetTool has a version of a tool read anew.
+func (g *Governor) forgetTool(project string, ref workbench.ToolRef) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.tools, toolKey{project, ref})
+}
+
 // app is an app as it is now.
 func (g *Governor) app(ctx context.Context, project, name string) (workbench.App, error) {
 	version, err := g.o.Store.AppVersion(ctx, project, name)

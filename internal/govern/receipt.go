@@ -108,7 +108,7 @@ func (g *Governor) Waiting(ctx context.Context, p workbench.Principal, page work
 
 // open shows the contents of a receipt to who may read them: the owner, who may
 // still use what it came from; and, of a call that waits, who may have to decide:
-// the arguments.
+// the arguments, if the owner may still read what those came from.
 func (g *Governor) open(ctx context.Context, p workbench.Principal, r workbench.ToolReceipt) (workbench.ToolReceipt, error) {
 	owner := p.MayReadContents(r.Owner())
 	asked := owner
@@ -118,7 +118,19 @@ func (g *Governor) open(ctx context.Context, p workbench.Principal, r workbench.
 			return r, err
 		}
 	}
-	if asked && len(r.SealedArgs) > 0 {
+	if !asked {
+		return r, nil
+	}
+	// What it was called with may hold what its session had learned by then; so may the
+	// answer, which came from the tool besides.
+	on, err := g.o.Store.DependenciesBefore(ctx, r.SessionID, r.CreatedAt)
+	if err != nil {
+		return r, err
+	}
+	if withheld, err := g.withheld(ctx, p, r.SessionID, on); err != nil || withheld != nil {
+		return hidden(r, withheld), err
+	}
+	if len(r.SealedArgs) > 0 {
 		plain, err := g.o.Seal.OpenBytes(ctx, r.TenantID, sealedArguments, r.ID, r.SealedArgs)
 		if err != nil {
 			return r, err
@@ -128,12 +140,9 @@ func (g *Governor) open(ctx context.Context, p workbench.Principal, r workbench.
 	if !owner || len(r.SealedResult) == 0 {
 		return r, nil
 	}
-	if err := g.MayRead(ctx, p, r.SessionID, []workbench.Dependency{{Tool: r.Tool, Version: r.Version, Alias: r.Alias, ConnectionID: r.ConnectionID}}); err != nil {
-		if !workbench.HasCode(err, workbench.CodeAccessDenied) {
-			return r, err
-		}
-		r.Withheld = callError(err)
-		return r, nil
+	own := []workbench.Dependency{{Tool: r.Tool, Version: r.Version, Alias: r.Alias, ConnectionID: r.ConnectionID}}
+	if withheld, err := g.withheld(ctx, p, r.SessionID, own); err != nil || withheld != nil {
+		return hidden(r, withheld), err
 	}
 	plain, err := g.o.Seal.OpenBytes(ctx, r.TenantID, sealedResult, r.ID, r.SealedResult)
 	if err != nil {
@@ -145,6 +154,25 @@ func (g *Governor) open(ctx context.Context, p workbench.Principal, r workbench.
 	}
 	r.Result, r.Preview = kept.Result, kept.Preview
 	return r, nil
+}
+
+// hidden is a receipt whose contents are withheld, what its tool says of a failure
+// included.
+func hidden(r workbench.ToolReceipt, why *workbench.CallError) workbench.ToolReceipt {
+	r.Withheld = why
+	if r.Error != nil && r.Error.Code == workbench.CodeToolFailed {
+		r.Error = &workbench.CallError{Code: r.Error.Code, Detail: "the tool reports a failure; what it says is withheld"}
+	}
+	return r
+}
+
+// withheld is why MayRead refuses, if it does.
+func (g *Governor) withheld(ctx context.Context, p workbench.Principal, sessionID string, on []workbench.Dependency) (*workbench.CallError, error) {
+	err := g.MayRead(ctx, p, sessionID, on)
+	if workbench.HasCode(err, workbench.CodeAccessDenied) {
+		return callError(err), nil
+	}
+	return nil, err
 }
 
 // MayRead refuses who may not use, now, every tool and connection that something

@@ -88,7 +88,7 @@ func fetchRequest(r upstream.FetchRequest) policy.Request {
 	if err != nil {
 		port = map[string]int{"http": 80, "https": 443}[r.URL.Scheme]
 	}
-	return policy.Request{Action: policy.ActionFetch, Host: r.URL.Hostname(), Scheme: r.URL.Scheme, Port: port, Method: r.Method, Path: r.URL.Path}
+	return policy.Request{Action: policy.ActionFetch, Host: r.URL.Hostname(), Scheme: r.URL.Scheme, Port: port, Method: r.Method, Path: upstream.RulesPath(r.URL)}
 }
 
 func (g *Governor) fetchConnection(ctx context.Context, s workbench.Session, alias string) (*workbench.Connection, error) {

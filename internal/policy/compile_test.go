@@ -55,7 +55,7 @@ func TestProblems(t *testing.T) {
 		"an unknown type":         {`permit (principal, action == Action::"call", resource == Tol::"x.y");`, "there is no entity type Tol", "entity types are App, Connection, Group, Host, Project, Run, Service, Session, Tenant, Tool, User", 1, 1},
 		"is an unknown type":      {inCall(`principal is Person`), "there is no entity type Person", "entity types are", 1, 1},
 		"in an unknown type":      {inCall(`principal is User in Team::"x"`), "there is no entity type Team", "entity types are", 1, 1},
-		"an unknown service":      {`permit (principal, action == Action::"use", resource == Service::"gpt");`, `there is no service "gpt"`, "services are ai, extract, packages, search", 1, 1},
+		"an unknown service":      {`permit (principal, action == Action::"use", resource == Service::"gpt");`, `there is no service "gpt"`, "services are ai, packages, search", 1, 1},
 		"a host in capitals":      {`permit (principal, action == Action::"fetch", resource == Host::"API.example.com");`, `"API.example.com" is none`, `Host::"api.example.com"`, 1, 1},
 		"a principal's attribute": {inCall(`principal.nam == "ann"`), "attribute `nam` on entity type `User` not found", "User has group (optional), id, name, tenant", 1, 1},
 		"a tool's attribute":      {inCall(`resource.readonly`), "attribute `readonly` on entity type `Tool` not found", "Tool has app, destructive, digest, idempotent, name, openWorld, readOnly, version", 1, 1},

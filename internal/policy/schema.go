@@ -47,7 +47,7 @@ func (a Action) gate() bool { return a == ActionRequireApproval || a == ActionHo
 func (a Action) uid() cedar.EntityUID { return cedar.NewEntityUID(actionType, cedar.String(a)) }
 
 // Services lists what the action use may be about.
-func Services() []string { return []string{"ai", "extract", "packages", "search"} }
+func Services() []string { return []string{"ai", "packages", "search"} }
 
 // The entity types, as the schema has them.
 const (

@@ -74,6 +74,9 @@ func (db *DB) ReserveArtifact(ctx context.Context, p workbench.Principal, a work
 		if q.Epoch != 0 && (s.LeaseEpoch != q.Epoch || s.Generation != a.Generation) {
 			return fenced()
 		}
+		if err := t.stillCalling(q); err != nil {
+			return err
+		}
 		if err := t.reserve(s, a.Size, q); err != nil {
 			return err
 		}
@@ -84,6 +87,18 @@ func (db *DB) ReserveArtifact(ctx context.Context, p workbench.Principal, a work
 			string(a.Origin), toJSON(list(a.DerivedFrom)), toJSON(list(a.Dependencies)), a.SealedPreview, micros(a.CreatedAt), micros(a.ExpiresAt))
 		return err
 	})
+}
+
+// stillCalling refuses what a call gave whose end others have recorded.
+func (t *tx) stillCalling(q Quota) error {
+	if q.CallID == "" {
+		return nil
+	}
+	n, err := scanInt(t.row("SELECT COUNT(*) FROM tool_calls WHERE id = $1 AND engine_id = $2 AND status = 'executing'", q.CallID, q.EngineID))
+	if err == nil && n == 0 {
+		err = fenced()
+	}
+	return err
 }
 
 // expiring refuses a session that has not reached its deadline, or that is

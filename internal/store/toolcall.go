@@ -387,6 +387,13 @@ func (db *DB) SessionDependencies(ctx context.Context, sessionID string) ([]work
 	return all(ctx, db, scanDependency, dependencyQuery, sessionID)
 }
 
+// DependenciesBefore is what a session may have learned from before a time: what it
+// said then can hold no more. A tool whose call was recorded at the time is not in it.
+func (db *DB) DependenciesBefore(ctx context.Context, sessionID string, at time.Time) ([]workbench.Dependency, error) {
+	return all(ctx, db, scanDependency, `SELECT tool, version, alias, connection_id FROM session_dependencies WHERE session_id = $1 AND at < $2
+		ORDER BY tool, version, alias, connection_id`, sessionID, micros(at))
+}
+
 // Depend makes a session depend on what files that it is given depend on.
 func (db *DB) Depend(ctx context.Context, sessionID string, on []workbench.Dependency, at time.Time) error {
 	if len(on) == 0 {

@@ -130,6 +130,9 @@ type Quota struct {
 	// session's lease epoch and generation must be this and the artifact's, when
 	// reserving and when finishing. An upload leaves it 0.
 	Epoch int64
+	// CallID, when not empty, fences what a tool gave: the call must be under way
+	// still, and executed by this engine, when reserving.
+	CallID, EngineID string
 }
 
 // QuotaUse is what a session and its tenant hold now, reservations included.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -175,8 +176,38 @@ func FetchURL(raw string) (*url.URL, error) {
 	if u.Path == "" {
 		u.Path = "/"
 	}
+	if climbs(u.Path) {
+		return nil, workbench.E(workbench.CodeInvalidRequest, "the url's path must not have . or .. in it, however they are encoded").WithField("url").
+			WithHint("rules look at the path as it is written: say where it leads")
+	}
 	return u, nil
 }
+
+// climbs reports whether a path, as somebody may read it, leads elsewhere than it says:
+// the host decides how often it decodes, what it takes for a slash, and what it ignores
+// of a step.
+func climbs(path string) bool {
+	for {
+		for step := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+			name, _, _ := strings.Cut(step, ";")
+			if name = strings.TrimFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }); name == "." || name == ".." {
+				return true
+			}
+		}
+		plain, err := url.PathUnescape(path)
+		if err != nil || plain == path {
+			return false
+		}
+		path = plain
+	}
+}
+
+// RulesPath is the path of a URL as rules see it: decoded, without steps that are empty.
+func RulesPath(u *url.URL) string {
+	return slashes.ReplaceAllString(u.Path, "/")
+}
+
+var slashes = regexp.MustCompile(`[/\\]+`)
 
 func mustURL(raw string) *url.URL {
 	u, err := url.Parse(raw)

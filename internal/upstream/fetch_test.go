@@ -38,13 +38,18 @@ func TestFetchURL(t *testing.T) {
 		"https://example.com:443/x":            "https://example.com/x",
 		"https://example.com:8443/x":           "https://example.com:8443/x",
 		"http://[2606:4700::1111]:8080/":       "http://[2606:4700::1111]:8080/",
+		"https://h/v1/a..b/.well-known/...":    "https://h/v1/a..b/.well-known/...",
+		"https://h/projects/group%2Fname":      "https://h/projects/group%2Fname",
+		"https://h/v1?path=../x":               "https://h/v1?path=../x",
 	} {
 		u, err := upstream.FetchURL(raw)
 		if err != nil || u.String() != want {
 			t.Errorf("%s is %v (%v), want %s", raw, u, err, want)
 		}
 	}
-	for _, raw := range []string{"", "example.com", "file:///etc/passwd", "gopher://x/", "https://me@example.com/", "https:///x", "http://a b/", "//x/"} {
+	for _, raw := range []string{"", "example.com", "file:///etc/passwd", "gopher://x/", "https://me@example.com/", "https:///x", "http://a b/", "//x/",
+		"https://h/v1/../private", "https://h/v1/..", "https://h/./x", "https://h/v1/%2e%2e/x", "https://h/v1/.%2E/x", "https://h/v1/..%2fx", "https://h/v1/%252e%252e/x",
+		`https://h/v1/..\x`, "https://h/v1/..%5cx", "https://h/v1/..;a=b/x", "https://h/v1/%2e%2e%3bx/y", "https://h/v1/%25252e%25252e/x", "https://h/v1/..%20/x", "https://h/v1/..%00/x"} {
 		if _, err := upstream.FetchURL(raw); !workbench.HasCode(err, workbench.CodeInvalidRequest) {
 			t.Errorf("%q: %v", raw, err)
 		}
@@ -73,5 +78,19 @@ func TestFetchGoesToNamedPrivateHostsAlone(t *testing.T) {
 	a, err := named.Fetch(t.Context(), upstream.FetchRequest{URL: u, Method: http.MethodGet}, nil)
 	if err != nil || string(a.Body) != "here" || a.Status != http.StatusOK {
 		t.Fatalf("a named one: %+v (%v)", a, err)
+	}
+}
+
+// Rules see where a path leads, however many slashes it is written with.
+func TestRulesPath(t *testing.T) {
+	for raw, want := range map[string]string{"https://h": "/", "https://h/a/b": "/a/b", "https://h//private/x": "/private/x", "https://h/priv%61te//x/": "/private/x/", `https://h/\private`: "/private"} {
+		u, err := upstream.FetchURL(raw)
+		if err != nil {
+			t.Errorf("%s: %v", raw, err)
+			continue
+		}
+		if got := upstream.RulesPath(u); got != want {
+			t.Errorf("rules see %s as %s, want %s", raw, got, want)
+		}
 	}
 }

@@ -100,6 +100,9 @@ func errStopping() *workbench.Error {
 	return workbench.E(workbench.CodeToolUnavailable, "the server is stopping").WithHint("try again")
 }
 
+// NothingDone begins the hint of an error of which nothing left.
+const NothingDone = "nothing was done"
+
 func errTooLarge() *workbench.Error {
 	return uncertain(workbench.E(workbench.CodeResultTooLarge, "the tool's answer has more than %d bytes; it was done", workbench.MaxToolResult).
 		WithHint("ask for less: most tools have an argument for pages or a limit"), errOverflow)
@@ -113,7 +116,7 @@ func notSent(ctx context.Context, whom string, err error) error {
 		return known
 	}
 	e := workbench.E(workbench.CodeToolUnavailable, "%s was not reached: %s", whom, reason(ctx, err)).
-		WithHint("nothing was done; try again later")
+		WithHint(NothingDone + "; try again later")
 	if cause := ended(ctx); errors.Is(cause, context.Canceled) {
 		e = workbench.E(workbench.CodeCancelled, "the call was given up before it was sent")
 	}
