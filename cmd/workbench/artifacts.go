@@ -83,7 +83,7 @@ func (a *app) artifactShow(l *local) *cobra.Command {
 
 func (a *app) showArtifact(f workbench.Artifact) error {
 	return a.fields("file", f.ID, "name", f.Name, "path", f.Path, "size", a.bytes(f.Size), "type", f.MimeType, "sha256", f.SHA256, "origin", string(f.Origin),
-		"session", f.SessionID, "run", f.RunID, "created", a.when(f.CreatedAt), "expires", a.when(f.ExpiresAt), "deleted", a.whenever(f.DeletedAt), "preview", f.Preview)
+		"session", f.SessionID, "run", f.RunID, "came from", a.words(cameFrom(f.Dependencies)), "created", a.when(f.CreatedAt), "expires", a.when(f.ExpiresAt), "deleted", a.whenever(f.DeletedAt), "preview", f.Preview)
 }
 
 func (a *app) artifactDownload(l *local) *cobra.Command {

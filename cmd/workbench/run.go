@@ -287,6 +287,7 @@ func (a *app) runProgram(ctx context.Context, l *local, f runFlags, file string,
 			return err
 		}
 	} else if f.quiet {
+		a.withheld(receipt)
 		a.cut(workbench.Stdout, receipt.Outputs.Stdout, client.again) // what is missing is said all the same
 		a.cut(workbench.Stderr, receipt.Outputs.Stderr, client.again)
 	} else {
@@ -333,13 +334,18 @@ func exitOf(r workbench.Run) int {
 	return workbench.ExitRunFailed
 }
 
+// withheld says of a run whose output is not shown why that is so.
+func (a *app) withheld(r workbench.Receipt) {
+	if r.Withheld != nil {
+		a.note("what it printed is withheld: %s", a.callError(r.Withheld))
+	}
+}
+
 // summary says on stderr how the run ended and where its files are.
 // again is what makes a later command speak to the same server.
 func (a *app) summary(r workbench.Receipt, saved []savedFile, out, again string) {
 	a.note("%s", a.words(ending(r.Run)))
-	if r.Withheld != nil {
-		a.note("what it printed is withheld: %s", a.callError(r.Withheld))
-	}
+	a.withheld(r)
 	if len(r.LimitsHit) > 0 {
 		a.note("limits met: %s", strings.Join(r.LimitsHit, ", "))
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,11 +82,30 @@ func (a *app) runsShow(l *local) *cobra.Command {
 	return c
 }
 
+// cameFrom names the tools and hosts that something may come from, each with its
+// connection.
+func cameFrom(on []workbench.Dependency) string {
+	var all []string
+	for _, d := range on {
+		name := d.Tool + "@" + d.Version
+		if strings.Contains(d.Tool, " ") { // a host, and what was asked of it
+			name = d.Tool + " " + d.Version
+		}
+		if d.Alias != "" {
+			name += " (" + d.Alias + ")"
+		}
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
 func (a *app) showRun(r workbench.Receipt) error {
 	err := a.fields("run", r.ID, "session", r.SessionID, "status", string(r.Status), "reason", string(r.Reason), "message", a.words(r.Message), "withheld", a.callError(r.Withheld),
 		"error", errorName(r), "lane", string(r.Lane), "language", string(r.Language), "context", r.ContextID, "cell", cellNumber(r.Run), "exit code", exitCode(r.Run), "signal", r.Signal, "took", took(r.Run), "queued for", millis(r.QueuedMs),
 		"stdout", a.bytes(r.Outputs.Stdout.TotalBytes), "stderr", a.bytes(r.Outputs.Stderr.TotalBytes),
-		"commit", r.CommitID, "shared", sharedChanges(r.Run), "driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),
+		"came from", a.words(cameFrom(r.Dependencies)), "commit", r.CommitID, "shared", sharedChanges(r.Run), "driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),
 		"created", a.when(r.CreatedAt), "started", a.whenever(r.StartedAt), "finished", a.whenever(r.FinishedAt))
 	if err != nil {
 		return err

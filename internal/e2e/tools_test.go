@@ -683,6 +683,31 @@ except arc0.WorkbenchError as e: print(e.code)
 `), "tool_not_found\n")
 }
 
+// A session whose connection was revoked can be configured and forked: what is gone is
+// told to code that uses it, and to who asks for it anew.
+func TestConfigureWithARevokedConnection(t *testing.T) {
+	d := mustDesk(t, nil)
+	s := d.mustSession(t)
+	wantEnd(t, s.mustPython(`open("a", "w").write("b")`), workbench.StatusSucceeded, workbench.ReasonNone)
+	d.rest(t, http.MethodDelete, "/v1/workbench/connections/"+d.conn, nil, http.StatusOK)
+	tools := d.allowing().Tools
+	if _, err := s.c.ConfigureAgentSession(t.Context(), s.id, sdk.ConfigureSession{Tools: &tools}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.c.ForkAgentSession(t.Context(), s.id, sdk.ForkSession{}); err != nil {
+		t.Error(err)
+	}
+	wantOut(t, s.mustPython(`
+try: arc0.call("your_app.lookup", {"query": "1"}, connection_alias="support")
+except arc0.WorkbenchError as e: print(e.code, "support" in e.detail)
+`), "connection_not_found True\n")
+	_, err := s.c.CreateAgentSession(t.Context(), d.allowing())
+	wantCode(t, err, workbench.CodeConnectionNotFound)
+	more := []string{"support", "other"}
+	_, err = s.c.ConfigureAgentSession(t.Context(), s.id, sdk.ConfigureSession{Connections: &more})
+	wantCode(t, err, workbench.CodeConnectionNotFound)
+}
+
 // A tool's large answer is a file with a preview.
 func TestLargeAnswer(t *testing.T) {
 	d := mustDesk(t, func(o *server.Options) { o.SuspendAfter = time.Second })

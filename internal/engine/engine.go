@@ -86,7 +86,7 @@ type Broker interface {
 // Tools knows the tools and connections of a project; *govern.Governor is one.
 type Tools interface {
 	// Validate refuses tools and aliases that the session cannot have.
-	Validate(ctx context.Context, s workbench.Session) error
+	Validate(ctx context.Context, s, had workbench.Session) error
 	// Hold asks the rules whether a run of the session has to be approved before
 	// it starts, and for what; nil if not. The number is that of the rules.
 	Hold(ctx context.Context, s workbench.Session, run workbench.Run) (*workbench.Approval, int64, error)

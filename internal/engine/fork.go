@@ -46,7 +46,7 @@ func (e *Engine) Fork(ctx context.Context, p workbench.Principal, sessionID stri
 	}
 	like := forkRequest(from, req)
 	like.KeepMemory = from.KeepMemory && e.keepsMemory() // a fork has no say in it
-	s, r, err := e.newSession(ctx, p, like)
+	s, r, err := e.newSession(ctx, p, like, from)
 	if err != nil {
 		return workbench.Session{}, err
 	}

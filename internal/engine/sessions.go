@@ -27,7 +27,7 @@ const (
 // connection_not_found, forbidden, unavailable (the server stops, or has no
 // image).
 func (e *Engine) CreateSession(ctx context.Context, p workbench.Principal, req workbench.CreateSession) (workbench.Session, error) {
-	s, r, err := e.newSession(ctx, p, req)
+	s, r, err := e.newSession(ctx, p, req, workbench.Session{})
 	if err != nil {
 		return workbench.Session{}, err
 	}
@@ -37,8 +37,8 @@ func (e *Engine) CreateSession(ctx context.Context, p workbench.Principal, req w
 	return s, nil
 }
 
-// newSession is what CreateSession keeps.
-func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req workbench.CreateSession) (workbench.Session, workbench.Revision, error) {
+// newSession is what CreateSession keeps; from is what it is a fork of, if it is one.
+func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req workbench.CreateSession, from workbench.Session) (workbench.Session, workbench.Revision, error) {
 	bad := func(err error) (workbench.Session, workbench.Revision, error) {
 		return workbench.Session{}, workbench.Revision{}, err
 	}
@@ -64,7 +64,7 @@ func (e *Engine) newSession(ctx context.Context, p workbench.Principal, req work
 		return bad(err)
 	}
 	asked := workbench.Session{ProjectID: p.ProjectID, TenantID: p.TenantID, UserID: p.UserID, GroupID: p.GroupID, Tools: req.Tools, Aliases: req.Aliases}
-	if err := e.validateTools(ctx, asked); err != nil {
+	if err := e.validateTools(ctx, asked, from); err != nil {
 		return bad(err)
 	}
 	if err := validateGlobs("keepAtExpiry", req.KeepAtExpiry); err != nil {
@@ -201,6 +201,7 @@ func (e *Engine) configure(ctx context.Context, p workbench.Principal, id string
 // reconfigured is the session as a request wants it. Codes: invalid_request,
 // limit_out_of_range, and those of what does not exist.
 func (e *Engine) reconfigured(ctx context.Context, s workbench.Session, req workbench.ConfigureSession) (workbench.Session, error) {
+	had := s
 	if req.Agent != nil {
 		s.Agent = *req.Agent
 	}
@@ -223,7 +224,7 @@ func (e *Engine) reconfigured(ctx context.Context, s workbench.Session, req work
 		return workbench.Session{}, err
 	}
 	if req.Tools != nil || req.Aliases != nil {
-		if err := e.validateTools(ctx, s); err != nil {
+		if err := e.validateTools(ctx, s, had); err != nil {
 			return workbench.Session{}, err
 		}
 	}
@@ -299,8 +300,9 @@ func validateDescription(agent string, labels map[string]string) error {
 }
 
 // validateTools refuses tools and connections that the session cannot have. The
-// shape is checked first, so that a wrong request reads as wrong.
-func (e *Engine) validateTools(ctx context.Context, s workbench.Session) error {
+// shape is checked first, so that a wrong request reads as wrong. What it had before is
+// not asked for: code is told when it uses what is gone.
+func (e *Engine) validateTools(ctx context.Context, s, had workbench.Session) error {
 	if len(s.Tools) > maxTools {
 		return workbench.E(workbench.CodeInvalidRequest, "at most %d tools", maxTools).WithField("tools")
 	}
@@ -313,7 +315,7 @@ func (e *Engine) validateTools(ctx context.Context, s workbench.Session) error {
 				WithHint(`such as {"name": "github.list_issues", "version": "1"}`)
 		}
 	}
-	return e.o.Tools.Validate(ctx, s)
+	return e.o.Tools.Validate(ctx, s, had)
 }
 
 func nonNil[T any](s []T) []T {

@@ -235,9 +235,10 @@ func rank(t workbench.Tool, query string) int {
 }
 
 // Validate refuses tools and aliases that a session cannot have: a tool has to
-// be there at that version, a connection for this identity. Codes:
+// be there at that version, a connection for this identity, but for those that it had
+// before. Codes:
 // invalid_request, tool_not_found, connection_not_found, naming the element.
-func (g *Governor) Validate(ctx context.Context, s workbench.Session) error {
+func (g *Governor) Validate(ctx context.Context, s, had workbench.Session) error {
 	for i, ref := range s.Tools {
 		field := fmt.Sprintf("tools[%d]", i)
 		if err := workbench.ToolName(field+".name", ref.Name); err != nil {
@@ -248,6 +249,9 @@ func (g *Governor) Validate(ctx context.Context, s workbench.Session) error {
 		}
 		if slices.Contains(s.Tools[:i], ref) {
 			return workbench.E(workbench.CodeInvalidRequest, "%s is there twice", field).WithField(field)
+		}
+		if slices.Contains(had.Tools, ref) {
+			continue
 		}
 		t, err := g.o.Store.Tool(ctx, s.ProjectID, ref)
 		switch {
@@ -268,6 +272,9 @@ func (g *Governor) Validate(ctx context.Context, s workbench.Session) error {
 		}
 		if slices.Contains(s.Aliases[:i], alias) {
 			return workbench.E(workbench.CodeInvalidRequest, "%s is there twice", field).WithField(field)
+		}
+		if slices.Contains(had.Aliases, alias) {
+			continue
 		}
 		if _, err := g.o.Store.ConnectionFor(ctx, s, alias); err != nil {
 			if workbench.HasCode(err, workbench.CodeConnectionNotFound) {

@@ -83,7 +83,7 @@ func (db *DB) ConnectionFor(ctx context.Context, s workbench.Session, alias stri
 		ORDER BY CASE WHEN c.user_id <> '' THEN 0 WHEN c.group_id <> '' THEN 1 WHEN c.tenant_id <> '' THEN 2 ELSE 3 END LIMIT 1`,
 		s.ProjectID, alias, s.TenantID, s.UserID, s.GroupID)
 	if workbench.HasCode(err, workbench.CodeNotFound) {
-		return c, workbench.E(workbench.CodeConnectionNotFound, "there is no connection of that alias for this session").WithField("connection").
+		return c, workbench.E(workbench.CodeConnectionNotFound, "there is no connection %q for this session", alias).WithField("connection").
 			WithHint("it was revoked, or never made: ask who manages the project's connections")
 	}
 	return c, err
