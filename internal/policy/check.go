@@ -7,6 +7,8 @@ import (
 
 	"github.com/cedar-policy/cedar-go"
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
+
+	"github.com/workbenchdev/workbench"
 )
 
 // maxDepth bounds the tree of a condition. A chain of n operators is n deep.
@@ -20,11 +22,12 @@ func (c *compiler) check(p *policy) []Problem {
 			return []Problem{p.problem(`compare with a set, as in ["a", "b"].contains(…), or split the policy`, "a condition is more than %d operators deep", maxDepth)}
 		}
 	}
-	out := append(p.scope(), c.names(p)...)
+	wrong, unlikely := c.names(p)
+	out := append(p.scope(), wrong...)
 	if len(out) > 0 {
 		return out // the validator would say the same again, with less help
 	}
-	out = append(out, p.idle()...)
+	out = append(append(out, p.idle()...), unlikely...)
 	return append(out, c.types(p)...)
 }
 
@@ -78,8 +81,8 @@ func (p *policy) idle() []Problem {
 	return []Problem{p.warning(`they count in a permit of requireApproval or holdRun`, "@expiry and @why have no effect here")}
 }
 
-// names reports names that the schema does not have.
-func (c *compiler) names(p *policy) []Problem {
+// names reports names that the schema does not have, and those that nothing can have.
+func (c *compiler) names(p *policy) (wrong, unlikely []Problem) {
 	r := reader{p: p, vocabulary: c.vocabulary}
 	for _, scope := range []ast.IsScopeNode{p.source.Principal, p.source.Action, p.source.Resource} {
 		switch s := scope.(type) {
@@ -101,7 +104,7 @@ func (c *compiler) names(p *policy) []Problem {
 	for _, cond := range p.source.Conditions {
 		ast.Inspect(ast.NewNode(cond.Body), r.node)
 	}
-	return r.problems
+	return r.problems, r.unlikely
 }
 
 // reader reads a policy for names.
@@ -109,6 +112,7 @@ type reader struct {
 	p          *policy
 	vocabulary vocabulary
 	problems   []Problem
+	unlikely   []Problem // warnings
 }
 
 func (r *reader) report(hint, format string, args ...any) {
@@ -162,6 +166,35 @@ func (r *reader) entity(uid cedar.EntityUID) {
 		r.report("services are "+strings.Join(Services(), ", "), "there is no service %q", id)
 	case uid.Type == hostType && id != hostName(id):
 		r.report(fmt.Sprintf("write Host::%q", hostName(id)), "hosts are compared in lower case and without a final dot: %q is none", id)
+	default:
+		r.doubt(uid.Type, id)
+	}
+}
+
+// doubt warns of an entity that nothing will ever be, as far as that can be seen of its
+// name: a permit of it permits nothing, and a forbid forbids nothing.
+func (r *reader) doubt(t cedar.EntityType, id string) {
+	of := map[cedar.EntityType]struct{ prefixes, hint string }{
+		tenantType:  {"ten_", `its id begins with ten_; a name is compared as principal.tenant == "…"`},
+		groupType:   {"grp_", `its id begins with grp_; a name is compared as principal has group && principal.group == "…"`},
+		userType:    {"usr_ key_", `its id begins with usr_ (key_: of a key that is nobody's); a name is compared as principal.name == "…"`},
+		projectType: {"prj_", "its id begins with prj_"},
+	}
+	var hint string
+	switch {
+	case t == toolType && workbench.ToolName("", id) != nil:
+		hint = `a tool is called app.tool, as in Tool::"crm.refund"`
+	case t == appType && workbench.AppName("", id) != nil:
+		hint = `an app is called as it was declared, as in App::"crm"`
+	case t == hostType && (strings.Contains(id, "/") || strings.Count(id, ":") == 1):
+		hint = `a host has neither scheme nor port nor path: when { resource.scheme == "https" && resource.port == 8443 && context.path like "/v1/*" }`
+	case of[t].hint != "" && !slices.ContainsFunc(strings.Fields(of[t].prefixes), func(prefix string) bool { return strings.HasPrefix(id, prefix) }):
+		hint = of[t].hint
+	default:
+		return
+	}
+	if w := r.p.warning(hint, "no %s is %q: this never counts", strings.ToLower(string(t)), id); !slices.Contains(r.unlikely, w) {
+		r.unlikely = append(r.unlikely, w)
 	}
 }
 

@@ -115,6 +115,15 @@ func TestWarnings(t *testing.T) {
 		"an annotation that is none":              {[]string{`@expire("1h") permit (principal, action == Action::"call", resource);`}, "@expire says nothing here"},
 		"an expiry of a call":                     {[]string{`@expiry("1h") permit (principal, action == Action::"call", resource);`}, "@expiry and @why have no effect here"},
 		"a reason of a forbid":                    {[]string{`@why("no") forbid (principal, action == Action::"requireApproval", resource);`}, "@expiry and @why have no effect here"},
+		"a tenant by name":                        {[]string{`forbid (principal in Tenant::"acme", action == Action::"call", resource);`}, `no tenant is "acme": this never counts`},
+		"a user by name":                          {[]string{`forbid (principal, action == Action::"call", resource) when { principal == User::"ada" };`}, `no user is "ada"`},
+		"a group by name":                         {[]string{`forbid (principal in Group::"ops", action == Action::"call", resource);`}, `no group is "ops"`},
+		"a host with a port":                      {[]string{`forbid (principal, action == Action::"fetch", resource == Host::"127.0.0.1:9904");`}, `no host is "127.0.0.1:9904"`},
+		"a host as a URL":                         {[]string{`forbid (principal, action == Action::"fetch", resource == Host::"https://api.example.com/v1");`}, "no host is"},
+		"a host that is an IPv6 address":          {[]string{`forbid (principal, action == Action::"fetch", resource == Host::"2606:4700::1111");`}, ""},
+		"a tool without its app":                  {[]string{`forbid (principal, action == Action::"call", resource == Tool::"refund");`}, `no tool is "refund"`},
+		"an app that is a tool":                   {[]string{`forbid (principal, action == Action::"call", resource in App::"crm.refund");`}, `no app is "crm.refund"`},
+		"ids":                                     {[]string{`forbid (principal in Tenant::"ten_1", action == Action::"call", resource == Tool::"crm.refund") when { principal == User::"key_1" || principal in Group::"grp_1" };`}, ""},
 		"a description, an id and nothing beside": {[]string{`@id("x") @description("d") permit (principal, action == Action::"call", resource);`}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
