@@ -173,6 +173,12 @@ func (g *Governor) question(ctx context.Context, s workbench.Session, q Question
 	if err != nil {
 		return policy.Request{}, missingTool(err, q.Tool)
 	}
+	if q.ReceiptID == "" && len(q.Arguments) > 0 {
+		if err := g.arguments(tool, args); err != nil { // such a call never gets to the rules
+			e := workbench.AsError(err)
+			return policy.Request{}, e.WithField("arguments" + strings.TrimPrefix(e.Field, "args"))
+		}
+	}
 	who, err := g.identityOf(ctx, s)
 	if err != nil {
 		return policy.Request{}, err
