@@ -84,9 +84,6 @@ func TestExplainedAsItIsCalled(t *testing.T) {
 	if got := explain(`{"session":"` + s.session + `","tool":"crm.lookup@1","arguments":{"id":9007199254740992}` + exact); got != "denied" {
 		t.Errorf("its neighbour: %s", got)
 	}
-	if x := s.w.Do("POST", "/v1/workbench/rules/explain", admin, `{"session":"`+s.session+`","tool":"crm.lookup@1","arguments":{"id":[]}}`).Want(400); x.Text("field") != "arguments.id" {
-		t.Errorf("a question about what no call can say names the field %s", x.Text("field"))
-	}
 	if x := s.w.Do("POST", "/v1/workbench/rules/explain", admin, `{"session":"`+s.session+`","tool":"crm.lookup@1","arguments":[1]}`).Want(400); x.Text("field") != "arguments" {
 		t.Errorf("a list: %s", x.Body)
 	}

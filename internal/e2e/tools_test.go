@@ -683,6 +683,21 @@ except arc0.WorkbenchError as e: print(e.code)
 `), "tool_not_found\n")
 }
 
+// Rules are asked about calls that can be made.
+func TestExplainOfWrongArguments(t *testing.T) {
+	d := mustDesk(t, nil)
+	s := d.mustSession(t)
+	ask := func(args any, status int) map[string]any {
+		return d.rest(t, http.MethodPost, "/v1/workbench/rules/explain", map[string]any{"session": s.id, "tool": "your_app.lookup@1", "connection": "support", "arguments": args}, status)
+	}
+	if got := ask(map[string]any{"query": 5}, http.StatusBadRequest); got["code"] != "arguments_invalid" || got["field"] != "arguments.query" {
+		t.Errorf("the answer is %v", got)
+	}
+	if got := ask(map[string]any{"query": "5"}, http.StatusOK); got["outcome"] != "allowed" {
+		t.Errorf("the answer is %v", got)
+	}
+}
+
 // A session whose connection was revoked can be configured and forked: what is gone is
 // told to code that uses it, and to who asks for it anew.
 func TestConfigureWithARevokedConnection(t *testing.T) {
