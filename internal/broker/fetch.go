@@ -20,7 +20,7 @@ const (
 	maxFetchHeaders = 50
 	maxFetchBody    = 180 * 1024 // bytes that a request may send: it comes in one piece
 	fetchPiece      = 150 * 1024 // bytes of an answer that code is given at once
-	keptAnswers     = 64 << 20   // bytes of answers that code has yet to take, over all runs
+	keptAnswers     = 64 << 20   // bytes of answers that code has yet to take, over all tenants; more than an answer has
 	keptOfRun       = 4          // such answers
 	keptFor         = time.Minute
 )
@@ -35,13 +35,15 @@ type remainders struct {
 
 type remainder struct {
 	run   string
+	whose string // tenant
 	body  []byte
 	until time.Time
 }
 
-// keep holds the rest of an answer for a run. What is too old, or the run's
-// oldest of too many, goes. Code: capacity_exhausted.
-func (k *remainders) keep(run string, body []byte, now time.Time) (string, error) {
+// keep holds the rest of an answer for a run. What is too old goes, the run's oldest
+// of too many, and where there is no room the oldest of the tenant that holds most: what
+// was asked for was done, so nobody is refused its answer.
+func (k *remainders) keep(whose, run string, body []byte, now time.Time) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var own []string
@@ -58,13 +60,30 @@ func (k *remainders) keep(run string, body []byte, now time.Time) (string, error
 		k.drop(own[0])
 		own = own[1:]
 	}
-	if k.size+len(body) > keptAnswers {
-		return "", workbench.E(workbench.CodeCapacity, "the server holds too many answers that code has not read").WithHint("try again in a minute")
+	for k.size+len(body) > keptAnswers {
+		k.drop(k.foremost())
 	}
 	handle := workbench.NewID(workbench.KindRequest)
-	k.all[handle] = &remainder{run: run, body: body, until: now.Add(keptFor)}
+	k.all[handle] = &remainder{run: run, whose: whose, body: body, until: now.Add(keptFor)}
 	k.size += len(body)
-	return handle, nil
+	return handle
+}
+
+// foremost is the oldest of the tenant that holds most.
+func (k *remainders) foremost() string {
+	held, oldest, most := map[string]int{}, map[string]string{}, ""
+	for handle, r := range k.all {
+		held[r.whose] += len(r.body)
+		if first, ok := oldest[r.whose]; !ok || handle < first {
+			oldest[r.whose] = handle
+		}
+	}
+	for whose, bytes := range held {
+		if most == "" || bytes > held[most] || bytes == held[most] && whose < most {
+			most = whose
+		}
+	}
+	return oldest[most]
 }
 
 func (k *remainders) drop(handle string) {
@@ -118,10 +137,7 @@ func (b *Broker) fetch(ctx context.Context, from govern.Caller, raw json.RawMess
 	}
 	out.Body = append([]byte{}, answer.Body[:min(len(answer.Body), fetchPiece)]...) // never null
 	if rest := answer.Body[len(out.Body):]; len(rest) > 0 {
-		if out.Handle, err = b.rest.keep(from.Run.ID, rest, time.Now()); err != nil {
-			return nil, err
-		}
-		out.More = true
+		out.Handle, out.More = b.rest.keep(from.Session.TenantID, from.Run.ID, rest, time.Now()), true
 	}
 	return write(out)
 }
