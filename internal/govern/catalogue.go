@@ -129,7 +129,7 @@ func (g *Governor) record(ctx context.Context, p workbench.Principal, a workbenc
 	var err error
 	var tools []workbench.Tool
 	for _, spec := range offered.Tools {
-		name := a.Name + "." + strings.ReplaceAll(spec.Name, "/", ".")
+		name := a.Name + "." + upstream.LocalName(spec.Name)
 		if err := workbench.ToolName("name", name); err != nil {
 			made.Skipped = append(made.Skipped, fmt.Sprintf("%s: the name is too long, or has characters that a tool's cannot", shortened(name, 100)))
 			continue

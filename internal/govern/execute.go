@@ -44,7 +44,7 @@ func (c *call) ask(ctx context.Context) (upstream.Answer, error) {
 	if err != nil {
 		return upstream.Answer{}, err
 	}
-	return c.g.o.Upstream.Call(ctx, c.app, c.tool, c.args, grant)
+	return c.g.o.Upstream.Call(upstream.WithTenant(ctx, c.r.TenantID), c.app, c.tool, c.args, grant)
 }
 
 // ended makes the call's final receipt and its record.

@@ -203,7 +203,7 @@ func (d *rpcDoor) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if f != nil {
-		f.observe(body)
+		body = f.observe(body)
 		f.unreadable()
 	}
 	return withBody(resp, body), nil

@@ -11,13 +11,15 @@ import (
 const maxStream = 4 * maxFrame
 
 // eventTap looks at server-sent events that pass through it to the MCP client,
-// bounds them, and shows messages to the flight that waits for one.
+// bounds them, and shows messages to the flight that waits for one. Events pass whole.
 type eventTap struct {
 	body   io.ReadCloser
 	flight *flight
 	left   int
 
 	line []byte // so far
+	out  []byte // for the client
+	end  error  // of the stream
 	data []byte // of the event so far
 	any  bool   // the event has data
 }
@@ -29,18 +31,27 @@ func newEventTap(body io.ReadCloser, f *flight) *eventTap {
 func (t *eventTap) Close() error { return t.body.Close() }
 
 func (t *eventTap) Read(p []byte) (int, error) {
-	n, err := t.body.Read(p)
-	if t.left -= n; t.left < 0 || !t.look(p[:n]) {
-		if t.flight != nil {
-			t.flight.overflow()
+	var piece [16 << 10]byte
+	for len(t.out) == 0 && t.end == nil {
+		n, err := t.body.Read(piece[:])
+		if t.left -= n; t.left < 0 || !t.look(piece[:n]) {
+			if t.flight != nil {
+				t.flight.overflow()
+			}
+			t.out, t.end = nil, errOverflow
+			break
 		}
-		return 0, errOverflow
+		if errors.Is(err, io.EOF) {
+			t.endLine()
+			t.endEvent()
+		}
+		t.end = err
 	}
-	if errors.Is(err, io.EOF) {
-		t.endLine()
-		t.endEvent()
+	n := copy(p, t.out)
+	if t.out = t.out[n:]; len(t.out) > 0 {
+		return n, nil
 	}
-	return n, err
+	return n, t.end
 }
 
 // look goes on through the stream. It is false if an event is too large.
@@ -70,13 +81,22 @@ func (t *eventTap) endLine() {
 			t.data = append(t.data, '\n')
 		}
 		t.data, t.any = append(t.data, bytes.TrimSpace(data)...), true
+	} else {
+		t.out = append(append(t.out, line...), '\n')
 	}
 	t.line = t.line[:0]
 }
 
 func (t *eventTap) endEvent() {
-	if t.any && t.flight != nil {
-		t.flight.observe(t.data)
+	if t.any {
+		shown := t.data
+		if t.flight != nil {
+			shown = t.flight.observe(t.data)
+		}
+		for line := range bytes.SplitSeq(shown, []byte("\n")) {
+			t.out = append(append(append(t.out, "data: "...), line...), '\n')
+		}
 	}
+	t.out = append(t.out, '\n')
 	t.data, t.any = t.data[:0], false
 }

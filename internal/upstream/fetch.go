@@ -13,6 +13,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode/utf8"
+
+	"golang.org/x/net/idna"
 
 	"github.com/workbenchdev/workbench"
 )
@@ -150,7 +153,7 @@ func (c *Clients) fetch(ctx context.Context, r FetchRequest, g *Grant) (FetchAns
 			continue
 		}
 		for _, v := range values {
-			a.Header.Add(name, red.String(v))
+			a.Header.Add(red.String(name), red.String(v))
 		}
 	}
 	return a, nil
@@ -166,7 +169,9 @@ func FetchURL(raw string) (*url.URL, error) {
 		return nil, workbench.E(workbench.CodeInvalidRequest, "url must not hold a user or password").WithField("url").WithHint("name a connection instead")
 	}
 	u.Fragment, u.RawFragment = "", ""
-	u.Host = strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if u.Host, err = hostOf(u.Hostname()); err != nil {
+		return nil, err
+	}
 	if strings.Contains(u.Host, ":") {
 		u.Host = "[" + u.Host + "]"
 	}
@@ -181,6 +186,22 @@ func FetchURL(raw string) (*url.URL, error) {
 			WithHint("rules look at the path as it is written: say where it leads")
 	}
 	return u, nil
+}
+
+// hostOf is a host's name in the one form that rules compare, and that is dialled.
+func hostOf(name string) (string, error) {
+	if !isASCII(name) { // the client would map it after the rules have seen it
+		mapped, err := idna.Lookup.ToASCII(name)
+		if err != nil {
+			return "", workbench.E(workbench.CodeInvalidRequest, "the url's host is not a name that a host can have").WithField("url")
+		}
+		name = mapped
+	}
+	return strings.TrimSuffix(strings.ToLower(name), "."), nil
+}
+
+func isASCII(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) < 0
 }
 
 // climbs reports whether a path, as somebody may read it, leads elsewhere than it says:

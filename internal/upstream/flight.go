@@ -3,6 +3,8 @@ package upstream
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"math"
 	"strconv"
 	"sync"
 
@@ -99,30 +101,40 @@ func (f *flight) unreadable() {
 
 // observe looks at a message of the upstream. The first answer to the request
 // counts; what else comes (another answer, one to nothing that was asked) does
-// not.
-func (f *flight) observe(message []byte) {
+// not. It returns what the MCP client is to see of the message: of a tool's result
+// only that there is one, since decoded it may take thirty times its bytes.
+func (f *flight) observe(message []byte) []byte {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
 		Method *string         `json:"method"`
 		reply
 	}
 	if json.Unmarshal(message, &m) != nil {
-		return
+		return message
 	}
 	if m.Method != nil {
 		if *m.Method == listChanged && f.changed != nil {
 			f.changed()
 		}
-		return
+		return message
 	}
 	id := idOf(m.ID)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if id == "" || id != f.id || f.reply != nil {
-		return
+	if id == "" || id != f.id {
+		return message
 	}
-	f.reply = &m.reply
+	if f.reply == nil {
+		f.reply = &m.reply
+	}
+	if f.method != callTool || m.Error != nil || len(m.Result) == 0 {
+		return message
+	}
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}`, m.ID)
 }
+
+// callTool is the method whose results are not the client's to decode.
+const callTool = "tools/call"
 
 // landing is what became of a request.
 type landing struct {
@@ -145,6 +157,9 @@ func idOf(raw json.RawMessage) string {
 	}
 	switch v := v.(type) {
 	case float64:
+		if v != math.Trunc(v) {
+			return ""
+		}
 		return strconv.FormatInt(int64(v), 10)
 	case string:
 		return strconv.Quote(v)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -28,6 +29,9 @@ const (
 	// maxQueued bounds the messages of one line: before 2025-06-18 a line could
 	// hold several.
 	maxQueued = 1000
+	// maxAsked bounds the requests of a program, such as pings, that wait for their
+	// answer: one that does not read them is ended.
+	maxAsked = 256
 )
 
 // lineConn is the connection to a program: JSON-RPC messages, one a line. Unlike
@@ -43,6 +47,7 @@ type lineConn struct {
 	log     *slog.Logger
 
 	queue []jsonrpc.Message // of Read alone
+	asked atomic.Int64      // requests of the program that are not answered
 
 	writing sync.Mutex
 	to      *os.File
@@ -125,10 +130,14 @@ func (c *lineConn) take(line []byte) {
 	for _, m := range messages {
 		f := c.answers(m)
 		if f != nil {
-			f.observe(m)
+			m = f.observe(m)
 		}
 		message, err := jsonrpc.DecodeMessage(m)
 		switch {
+		case err == nil && c.asksTooMuch(message):
+			c.log.Warn("the app's program asks more than it takes answers to, and is ended", "requests", maxAsked)
+			c.kill()
+			return
 		case err == nil:
 			c.queue = append(c.queue, message)
 		case f != nil:
@@ -138,6 +147,12 @@ func (c *lineConn) take(line []byte) {
 				"begins", bounded(c.red.String(string(m[:min(len(m), 4096)])), 200))
 		}
 	}
+}
+
+// asksTooMuch counts the requests of the program that are not answered.
+func (c *lineConn) asksTooMuch(message jsonrpc.Message) bool {
+	request, ok := message.(*jsonrpc.Request)
+	return ok && request.IsCall() && c.asked.Add(1) > maxAsked
 }
 
 // answers is the flight that a message answers; nil if there is none. A notice
@@ -192,6 +207,9 @@ func (c *lineConn) Write(ctx context.Context, message jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(message)
 	if err != nil {
 		return err
+	}
+	if _, ok := message.(*jsonrpc.Response); ok {
+		defer c.asked.Add(-1)
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()

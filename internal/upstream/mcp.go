@@ -34,7 +34,8 @@ type listing struct {
 	known   bool
 	at      time.Time
 	offered Imported
-	digests map[string]string // by name within the app
+	digests map[string]string // by name within the app, see LocalName
+	names   map[string]string // what the server calls them
 }
 
 // changed notes that the list is to be asked for again.
@@ -60,7 +61,8 @@ func (c *Clients) withSession(ctx context.Context, app workbench.App, g *Grant, 
 		}
 		err = work(s)
 		gone := hadEnded(err)
-		if gone {
+		hangs := app.Kind == workbench.AppMCPStdio && workbench.HasCode(err, workbench.CodeToolTimeout)
+		if gone || hangs { // a program that hangs ends once nobody waits for it; others begin another one
 			c.remove(s)
 		}
 		c.release(s)
@@ -77,8 +79,8 @@ func (c *Clients) callMCP(ctx context.Context, app workbench.App, tool workbench
 		args = json.RawMessage("{}")
 	}
 	err = c.withSession(ctx, app, g, func(s *session) error {
-		name, form := tool.Local(), ""
-		if err := c.list(ctx, s, g, func(l *listing) { form = l.digests[name] }); err != nil {
+		var name, form string
+		if err := c.list(ctx, s, g, func(l *listing) { name, form = l.names[tool.Local()], l.digests[tool.Local()] }); err != nil {
 			return err
 		}
 		if form == "" || form != tool.Digest {
@@ -86,7 +88,7 @@ func (c *Clients) callMCP(ctx context.Context, app workbench.App, tool workbench
 		}
 		ctx, abort := context.WithCancelCause(ctx)
 		defer abort(nil)
-		f := &flight{method: "tools/call", abort: abort, changed: s.listing.changed}
+		f := &flight{method: callTool, abort: abort, changed: s.listing.changed}
 		_, err := s.mcp.CallTool(withFlight(ctx, f), &mcp.CallToolParams{Name: name, Arguments: args})
 		a, err = toolAnswer(ctx, f, err)
 		return err
@@ -162,6 +164,9 @@ func (c *Clients) list(ctx context.Context, s *session, g *Grant, look func(*lis
 	return nil
 }
 
+// LocalName is what a tool is called within its app, by what the app calls it.
+func LocalName(name string) string { return strings.ReplaceAll(name, "/", ".") }
+
 // fetchList asks for every page of the list. What a server says of its tools is
 // free of the secrets that it was sent.
 func (c *Clients) fetchList(ctx context.Context, s *session, red *redact.Redactor) error {
@@ -188,9 +193,11 @@ func (c *Clients) fetchList(ctx context.Context, s *session, red *redact.Redacto
 		}
 		cursor = p.NextCursor
 	}
-	l.offered, l.digests, l.known, l.at = in.done(), map[string]string{}, true, c.now()
+	l.offered, l.digests, l.names, l.known, l.at = in.done(), map[string]string{}, map[string]string{}, true, c.now()
 	for _, t := range l.offered.Tools {
-		l.digests[t.Name] = Digest(s.key.app, t)
+		if local := LocalName(t.Name); l.names[local] == "" {
+			l.names[local], l.digests[local] = t.Name, Digest(s.key.app, t)
+		}
 	}
 	return nil
 }

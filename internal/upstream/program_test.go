@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -99,6 +100,7 @@ type badServer struct {
 	out     *bufio.Writer
 	version int
 	late    json.RawMessage // the id of a call that is answered with the next one
+	told    string
 }
 
 func (s *badServer) take(line []byte) {
@@ -131,7 +133,7 @@ func (s *badServer) result(id json.RawMessage, result string) {
 
 func (s *badServer) list(id json.RawMessage) {
 	var tools []string
-	for _, name := range []string{"env", "say", "twice", "big", "big-first", "die", "die-after", "hang", "inside", "refuse", "junk", "strange", "change", "leak", "wants", "late"} {
+	for _, name := range []string{"env", "say", "twice", "big", "big-first", "die", "die-after", "hang", "inside", "refuse", "junk", "strange", "change", "leak", "wants", "late", "flood", "wide", "folder/say", "set", "get"} {
 		tools = append(tools, fmt.Sprintf(`{"name":%q,"description":"version %d","inputSchema":{"type":"object"}}`, name, s.version))
 	}
 	tools = append(tools, `{"name":"bad name","inputSchema":{"type":"object"}}`, `{"name":"remote","inputSchema":{"type":"object","properties":{"a":{"$ref":"http://evil.example/x"}}}}`,
@@ -184,6 +186,20 @@ func (s *badServer) call(id json.RawMessage, name string) {
 		_ = s.out.Flush()
 		os.Exit(0)
 	case "hang":
+	case "flood": // asks for ever, and reads no answer
+		s.result(id, said)
+		for i := 0; ; i++ {
+			if _, err := fmt.Fprintf(s.out, `{"jsonrpc":"2.0","id":"p%d","method":"ping"}`+"\n", i); err != nil {
+				os.Exit(0)
+			}
+		}
+	case "wide":
+		s.result(id, `{"content":[],"structuredContent":{"a":[{}`+strings.Repeat(",{}", 2_000_000)+`]}}`)
+	case "set":
+		s.told = "a secret"
+		s.result(id, said)
+	case "get":
+		s.result(id, `{"content":[{"type":"text","text":"`+s.told+`"}]}`)
 	case "late":
 		s.late = id
 	case "inside":
@@ -591,5 +607,96 @@ func TestTheReferenceServer(t *testing.T) {
 	a, err := w.ask(t.Context(), app, tools["echo"], `{"message":"hi"}`, nil)
 	if err != nil || !strings.Contains(string(a.Result), "hi") {
 		t.Errorf("echo: %s, %v", a.Result, err)
+	}
+}
+
+// A program that asks and does not read what it is answered is ended; the next call has
+// another one.
+func TestAProgramThatAsksForEver(t *testing.T) {
+	w := mustWorld(t, upstream.Options{})
+	app, starts, _ := programApp(t, "bad")
+	tools := w.mustTools(app, nil)
+	if _, err := w.ask(t.Context(), app, tools["flood"], `{}`, nil); err != nil {
+		t.Logf("the call itself: %v", err) // it was answered; that may not have been read before the end
+	}
+	for end := time.Now().Add(20 * time.Second); w.Sessions() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the program is still there")
+		}
+	}
+	if _, err := w.ask(t.Context(), app, tools["say"], `{}`, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(starts()); n != 2 {
+		t.Errorf("%d programs were started", n)
+	}
+}
+
+// One call that hangs does not take the app from others.
+func TestAProgramThatHangsIsReplaced(t *testing.T) {
+	w := mustWorld(t, upstream.Options{})
+	app, starts, _ := programApp(t, "bad")
+	tools := w.mustTools(app, nil)
+	app.Config.TimeoutMs = 2000
+	_, err := w.ask(t.Context(), app, tools["hang"], `{}`, nil)
+	w.mustFail(err, workbench.CodeToolTimeout, true)
+	if _, err := w.ask(t.Context(), app, tools["say"], `{}`, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(starts()); n != 3 { // one of the import, with another timeout; the one that hung; another
+		t.Errorf("%d programs were started", n)
+	}
+	for end := time.Now().Add(20 * time.Second); w.Sessions() > 2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the program that hung is still there")
+		}
+	}
+}
+
+// Tenants have no program in common: it may keep what it was told.
+func TestAProgramIsOneTenants(t *testing.T) {
+	w := mustWorld(t, upstream.Options{})
+	app, _, _ := programApp(t, "bad")
+	tools := w.mustTools(app, nil)
+	acme, evil := upstream.WithTenant(t.Context(), "ten_1"), upstream.WithTenant(t.Context(), "ten_2")
+	if _, err := w.ask(acme, app, tools["set"], `{}`, nil); err != nil {
+		t.Fatal(err)
+	}
+	for who, want := range map[string]string{"ten_1": `"a secret"`, "ten_2": `""`} {
+		ctx := map[string]context.Context{"ten_1": acme, "ten_2": evil}[who]
+		if a, err := w.ask(ctx, app, tools["get"], `{}`, nil); err != nil || string(a.Result) != want {
+			t.Errorf("%s reads %s (%v), want %s", who, a.Result, err, want)
+		}
+	}
+}
+
+// What a server calls folder/say is local.folder.say here, and is asked by its own name.
+func TestAToolInAFolder(t *testing.T) {
+	w := mustWorld(t, upstream.Options{})
+	app, _, done := programApp(t, "bad")
+	tool := w.mustTools(app, nil)["folder/say"]
+	tool.Name = app.Name + ".folder.say"
+	if _, err := w.ask(t.Context(), app, tool, `{}`, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := done(); !slices.Equal(got, []string{"folder/say"}) {
+		t.Errorf("asked for %q", got)
+	}
+}
+
+// A result is not decoded on its way: two million empty objects are eight megabytes.
+func TestAWideResultTakesLittleMemory(t *testing.T) {
+	w := mustWorld(t, upstream.Options{})
+	app, _, _ := programApp(t, "bad")
+	tools := w.mustTools(app, nil)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	a, err := w.ask(t.Context(), app, tools["wide"], `{}`, nil)
+	runtime.ReadMemStats(&after)
+	if err != nil || len(a.Result) < 6_000_000 {
+		t.Fatalf("%d bytes, %v", len(a.Result), err)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 30*uint64(len(a.Result)) {
+		t.Errorf("%d MB were allocated for %d MB", took>>20, len(a.Result)>>20)
 	}
 }

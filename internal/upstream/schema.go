@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,8 +32,17 @@ const (
 	// checkTime bounds the check of one call's arguments. Schemas can be made so
 	// that a check takes for ever.
 	checkTime = time.Second
-	// maxCompiled bounds the schemas that are kept compiled.
-	maxCompiled = 512
+	// compileTime bounds what a schema's own patterns are compared with meanwhile.
+	compileTime = 10 * time.Second
+	// maxCompiled bounds the schemas that are kept compiled, and maxCompiledBytes what
+	// they are taken to need.
+	maxCompiled      = 512
+	maxCompiledBytes = 128 << 20
+	// maxPatternBytes bounds what the patterns of a schema need, compiled.
+	maxPatternBytes = 4 << 20
+	// nodeBytes is about what a part of a schema needs, and patternBytes a pattern
+	// beside its instructions.
+	nodeBytes, patternBytes = 2 << 10, 2 << 10
 )
 
 // ValidateSchema reports whether a schema can be used for a tool's arguments: a
@@ -53,6 +64,7 @@ type checker struct {
 	mu     sync.Mutex
 	schema *jsonschema.Schema
 	until  time.Time
+	bytes  int // about what it needs
 }
 
 // errLong ends a check that takes too long, as a panic: the library has no other
@@ -61,9 +73,10 @@ var errLong = errors.New("the check takes too long")
 
 // cache keeps compiled schemas, by the digest of their text.
 var cache = struct {
-	mu   sync.Mutex
-	of   map[[sha256.Size]byte]*checker
-	ages [][sha256.Size]byte // first in, first out
+	mu    sync.Mutex
+	of    map[[sha256.Size]byte]*checker
+	ages  [][sha256.Size]byte // first in, first out
+	bytes int
 }{of: map[[sha256.Size]byte]*checker{}}
 
 func compiled(raw json.RawMessage) (*checker, error) {
@@ -83,8 +96,11 @@ func compiled(raw json.RawMessage) (*checker, error) {
 	if known := cache.of[key]; known != nil {
 		return known, nil
 	}
-	if len(cache.ages) == maxCompiled {
-		delete(cache.of, cache.ages[0])
+	cache.bytes += c.bytes
+	for len(cache.ages) > 0 && (len(cache.ages) == maxCompiled || cache.bytes > maxCompiledBytes) {
+		oldest := cache.ages[0]
+		cache.bytes -= cache.of[oldest].bytes
+		delete(cache.of, oldest)
 		cache.ages = cache.ages[1:]
 	}
 	cache.of[key], cache.ages = c, append(cache.ages, key)
@@ -113,9 +129,12 @@ func compile(raw json.RawMessage) (c *checker, err error) {
 	if root["type"] != "object" {
 		return nil, errSchema("/type", `must say "type": "object" at its root`)
 	}
-	if nodes(doc) > maxSchemaNodes {
+	parts := nodes(doc)
+	if parts > maxSchemaNodes {
 		return nil, errSchema("", "has more than %d parts", maxSchemaNodes)
 	}
+	c = &checker{bytes: parts*nodeBytes + 4*len(raw), until: time.Now().Add(compileTime)}
+	patterns := 0
 	defer func() {
 		if r := recover(); r != nil {
 			c, err = nil, errSchema("", "cannot be compiled")
@@ -124,6 +143,17 @@ func compile(raw json.RawMessage) (c *checker, err error) {
 	compiler := jsonschema.NewCompiler()
 	compiler.DefaultDraft(jsonschema.Draft2020)
 	compiler.UseLoader(noLoader{})
+	compiler.UseRegexpEngine(func(expression string) (jsonschema.Regexp, error) {
+		need, err := patternNeeds(expression)
+		if err != nil {
+			return nil, err
+		}
+		if patterns += need; patterns > maxPatternBytes {
+			return nil, errPatterns
+		}
+		re, err := regexp.Compile(expression)
+		return pattern{re, c}, err
+	})
 	if err := compiler.AddResource(schemaURL, doc); err != nil {
 		return nil, errSchema("", "cannot be compiled").Caused(err)
 	}
@@ -131,11 +161,61 @@ func compile(raw json.RawMessage) (c *checker, err error) {
 	if err != nil {
 		return nil, schemaError(doc, err)
 	}
-	c = &checker{schema: schema}
+	c.schema, c.bytes = schema, c.bytes+patterns
 	if !c.bound(schema, map[*jsonschema.Schema]bool{}) {
 		return nil, errSchema(place(doc, false, "$dynamicRef", "$recursiveRef"), "uses $dynamicRef or $recursiveRef, which are not supported")
 	}
 	return c, nil
+}
+
+var errPatterns = errors.New("the patterns of a schema are too large")
+
+// pattern is a regular expression that looks at the time before it looks at a text.
+type pattern struct {
+	*regexp.Regexp
+	c *checker
+}
+
+func (p pattern) MatchString(s string) bool {
+	_ = p.c.tick(nil)
+	return p.Regexp.MatchString(s)
+}
+
+// patternNeeds is about how many bytes a regular expression needs, compiled.
+func patternNeeds(expression string) (int, error) {
+	tree, err := syntax.Parse(expression, syntax.Perl)
+	if err != nil {
+		return 0, err
+	}
+	n := needs(tree)
+	bytes := patternBytes + n.steps*48 + n.ranges*4
+	if n.steps < 1000 { // Go makes a copy, with a table for each step, of one that needs no search
+		bytes += n.tables * 2
+	}
+	return bytes, nil
+}
+
+// need is what an expression has once its repetitions are written out: steps, the
+// bounds of ranges in its classes, which copies share, and those bounds for each copy.
+type need struct{ steps, ranges, tables int }
+
+func needs(t *syntax.Regexp) need {
+	const most = 1 << 30
+	n := need{steps: 1}
+	if t.Op == syntax.OpCharClass {
+		n.ranges, n.tables = len(t.Rune), len(t.Rune)
+	} else {
+		n.steps += len(t.Rune)
+	}
+	for _, sub := range t.Sub {
+		inner := needs(sub)
+		n = need{min(n.steps+inner.steps, most), min(n.ranges+inner.ranges, most), min(n.tables+inner.tables, most)}
+	}
+	if t.Op == syntax.OpRepeat {
+		times := max(t.Min, t.Max, 1)
+		n.steps, n.tables = min(n.steps*times, most), min(n.tables*times, most)
+	}
+	return n
 }
 
 // schemaError says what is wrong with a schema.
@@ -150,6 +230,8 @@ func schemaError(doc any, err error) error {
 	switch {
 	case errors.As(err, &load):
 		return errSchema(place(doc, true, "$ref", "$dynamicRef", "$recursiveRef", "$schema"), "refers to something outside of it; nothing is fetched").Caused(err)
+	case errors.As(err, &regex) && errors.Is(regex.Err, errPatterns):
+		return errSchema(fragment(regex.URL), "has patterns that are too large together: fewer, shorter, or with smaller repetitions").Caused(err)
 	case errors.As(err, &regex):
 		return errSchema(fragment(regex.URL), "has a pattern that is not a regular expression as Go (RE2) has them").Caused(err)
 	case errors.As(err, &missing), errors.As(err, &anchor):

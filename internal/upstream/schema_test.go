@@ -191,6 +191,52 @@ func TestACheckIsBoundedInTime(t *testing.T) {
 	}
 }
 
+// Patterns are bounded in what they need together, and each comparison looks at the time.
+func TestPatternsAreBounded(t *testing.T) {
+	patterned := func(n int, pattern string) json.RawMessage {
+		var b strings.Builder
+		b.WriteString(`{"type":"object","patternProperties":{`)
+		for i := range n {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			fmt.Fprintf(&b, `"%s%d":{}`, pattern, i)
+		}
+		return json.RawMessage(b.String() + `}}`)
+	}
+	begun := time.Now()
+	for name, schema := range map[string]json.RawMessage{
+		"many that repeat": patterned(4000, `(\\pL{0,500}x){2}`),
+		"one that repeats": json.RawMessage(`{"type":"object","properties":{"a":{"pattern":"((a{1,100}){1,100}){1,50}"}}}`),
+		"large classes":    patterned(400, `^[\\pL\\pN]{1,900}$`),
+	} {
+		if err := upstream.ValidateSchema(schema); !workbench.HasCode(err, workbench.CodeSchemaInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("to refuse them took %s", took)
+	}
+	for name, schema := range map[string]json.RawMessage{
+		"names":   json.RawMessage(`{"type":"object","properties":{"a":{"pattern":"^[\\pL ]{1,64}$"},"b":{"pattern":"^\\d{4}-\\d{2}-\\d{2}T.{1,255}$"}}}`),
+		"a uuid":  json.RawMessage(`{"type":"object","properties":{"a":{"pattern":"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}}}`),
+		"hundred": patterned(100, `^x-.{0,100}`),
+	} {
+		if err := upstream.ValidateSchema(schema); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var args strings.Builder
+	for i := range 12_000 {
+		fmt.Fprintf(&args, `,"key%d":1`, i)
+	}
+	begun = time.Now()
+	err := upstream.Arguments(patterned(500, `^z.y`), json.RawMessage("{"+args.String()[1:]+"}"))
+	if took := time.Since(begun); took > 5*time.Second || err != nil && !workbench.HasCode(err, workbench.CodeArgumentsInvalid) {
+		t.Errorf("12,000 keys against 500 patterns: %v after %s", err, took)
+	}
+}
+
 func FuzzArguments(f *testing.F) {
 	f.Add(orderSchema, `{"to":"ab","amount":5}`)
 	f.Add(`{"type":"object","properties":{"a":{"$ref":"#"}}}`, `{"a":{"a":{"a":1}}}`)

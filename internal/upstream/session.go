@@ -22,11 +22,25 @@ const (
 )
 
 // sessionKey tells sessions apart: nothing that one credential set up is used
-// with another, nor what was set up for another form of an app.
+// with another, nor what was set up for another form of an app, or for another tenant:
+// a server may keep in a session what it was told.
 type sessionKey struct {
-	project, app, connection string
-	version                  int64
-	config, secret           [sha256.Size]byte // secret: of what a program was started with
+	project, tenant, app, connection string
+	version                          int64
+	config, secret                   [sha256.Size]byte // secret: of what a program was started with
+}
+
+type tenantKey struct{}
+
+// WithTenant says on whose behalf a tool is asked: tenants have no MCP session, and no
+// program, in common.
+func WithTenant(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, tenantKey{}, id)
+}
+
+func tenantOf(ctx context.Context) string {
+	id, _ := ctx.Value(tenantKey{}).(string)
+	return id
 }
 
 // session is an MCP session, and the program it is with.
@@ -70,7 +84,7 @@ func (c *Clients) acquire(ctx context.Context, app workbench.App, g *Grant) (*se
 			return nil, err
 		}
 	}
-	s, err := c.session(app, g, secret)
+	s, err := c.session(tenantOf(ctx), app, g, secret)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +117,7 @@ func (c *Clients) programSecret(ctx context.Context, app workbench.App, g *Grant
 }
 
 // session finds or begins a session, and counts a use of it.
-func (c *Clients) session(app workbench.App, g *Grant, secret string) (*session, error) {
+func (c *Clients) session(tenant string, app workbench.App, g *Grant, secret string) (*session, error) {
 	if g != nil {
 		own := *g // it outlives the call
 		g = &own
@@ -112,7 +126,7 @@ func (c *Clients) session(app workbench.App, g *Grant, secret string) (*session,
 	if err != nil {
 		return nil, err
 	}
-	key := sessionKey{project: app.ProjectID, app: app.Name, connection: g.id(), config: sha256.Sum256(config), secret: sha256.Sum256([]byte(secret))}
+	key := sessionKey{project: app.ProjectID, tenant: tenant, app: app.Name, connection: g.id(), config: sha256.Sum256(config), secret: sha256.Sum256([]byte(secret))}
 	if g != nil {
 		key.version = g.Version
 	}
@@ -146,7 +160,11 @@ func (c *Clients) session(app workbench.App, g *Grant, secret string) (*session,
 func (c *Clients) release(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.uses--; s.uses > 0 || c.sessions[s.key] != s {
+	if s.uses--; s.uses > 0 {
+		return
+	}
+	if c.sessions[s.key] != s { // nobody will find it any more
+		s.close()
 		return
 	}
 	s.idle = time.AfterFunc(c.idleAfter, func() {
