@@ -197,6 +197,9 @@ except workbench.WorkbenchError as e: print(e.code)
 
 	first := s.mustPython(`
 import subprocess
+try: workbench.packages.install(None)
+except TypeError as e: assert "None" in str(e)
+else: assert False
 set = workbench.packages.install("greeting")
 import greeting, manners
 print(manners.WORD, [(p["name"], p["version"]) for p in set["lock"]], set["path"].startswith("/opt/workbench/packages/"))
@@ -211,6 +214,7 @@ print(subprocess.run(["greeting-cli"], capture_output=True, text=True).stdout, e
 		t.Errorf("the run used %+v", first.Services)
 	}
 	wantOut(t, s.mustRun(sdk.CreateRun{Language: workbench.JavaScript, Code: `
+await workbench.packages.install([null]).then(() => { throw new Error("it was installed"); }, (e) => { if (!(e instanceof TypeError)) throw e; });
 const set = await workbench.packages.install(["padding@1.2.3"]);
 const padding = (await import('padding')).default;
 console.log(JSON.stringify(padding('x')), JSON.stringify(require('padding')('y')), set.lock.map((p) => p.name + '@' + p.version).join(' '));

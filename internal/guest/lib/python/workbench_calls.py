@@ -148,6 +148,10 @@ class packages:
         """Installs packages, such as "rich" or "rich==14.0.0", with what they need:
         for this program, for those that it starts, and for later runs of the
         session. manager is pip or npm. Returns the set: name, path, lock, bytes."""
+        for package in packages:
+            if not isinstance(package, str):
+                raise TypeError(f"a package is named by a text, not by {package!r}")
+
         def use(answer):
             import workbench_packages
             workbench_packages.use(answer["path"])
@@ -155,7 +159,7 @@ class packages:
                 print("workbench: loaded already, so the next run is the first that has the installed one:", ", ".join(loaded), file=sys.stderr)
             return _Fields(answer)
 
-        return _ask("packages", {"manager": str(manager), "packages": [str(p) for p in packages]}, use)
+        return _ask("packages", {"manager": str(manager), "packages": list(packages)}, use)
 
 
 def _items(answer):

@@ -315,6 +315,11 @@ const web = {
   },
 };
 
+function packageName(name) {
+  if (typeof name !== 'string') throw new TypeError(`a package is named by a text, not by ${name}`);
+  return name;
+}
+
 /** Packages from the registries that this server asks. */
 const packages = {
   /**
@@ -323,7 +328,7 @@ const packages = {
    * options.manager is npm or pip. Gives the set: name, path, lock, bytes.
    */
   install(wanted, options = {}) {
-    return ask('packages', () => ({ manager: text(checked(options, 'manager').manager) ?? 'npm', packages: [wanted].flat().map(String) }), (answer) => {
+    return ask('packages', () => ({ manager: text(checked(options, 'manager').manager) ?? 'npm', packages: [wanted].flat().map(packageName) }), (answer) => {
       require('/run/workbench/lib/packages.cjs').use(answer.path);
       return answer;
     });
