@@ -43,6 +43,7 @@ const (
 	nameCall         = "call of a tool that does nothing, from inside and back"
 	nameAwaited      = "such a call of workbench.aio, awaited alone"
 	nameCalls        = "8 such calls at once, until the last is back"
+	nameFirstCalls   = "a run's first 8 such calls at once, until the last is back"
 	nameThreads      = "8 such calls of 8 threads at once, until the last is back"
 	namePackages     = "cached set of packages in a session's first run, what it adds"
 

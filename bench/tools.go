@@ -20,32 +20,39 @@ import (
 
 // The calls of one sample: no more than a run may make. They are timed inside, by the
 // code that makes them: what is measured is from call to receipt, without the run
-// around it.
+// around it. As a run makes one call before those in turn, it makes as many at once
+// before those at once that are judged; what those first ones took is shown too.
 const (
 	callsInTurn = 7
 	callsAtOnce = 8 // of workbench.aio, of promises, or of threads
 )
 
 const toolProgram = `
-import asyncio, time
+import time
 time.sleep(0.5)  # what follows its start, such as the next interpreter that waits, is over
 def call():
     assert workbench.call("bench.nothing").status == "succeeded"
-async def async_call():
-    assert (await workbench.aio.call("bench.nothing")).status == "succeeded"
 call()
-took, awaited = [], []
-for _ in range(%[1]d):
+took = []
+for _ in range(%d):
     began = time.perf_counter(); call(); took.append(time.perf_counter() - began)
+print(sorted(took)[len(took) // 2] * 1e9)
+`
+
+const toolProgramAsync = `
+import asyncio, time
+time.sleep(0.5)  # as above
+async def call():
+    assert (await workbench.aio.call("bench.nothing")).status == "succeeded"
+async def timed(awaitable):
+    began = time.perf_counter(); await awaitable
+    return (time.perf_counter() - began) * 1e9
 async def main():
-    await async_call()
-    for _ in range(%[1]d):
-        began = time.perf_counter(); await async_call(); awaited.append(time.perf_counter() - began)
-    began = time.perf_counter()
-    await asyncio.gather(*[async_call() for _ in range(%[2]d)])
-    return time.perf_counter() - began
-gathered = asyncio.run(main())
-print(*[sorted(one)[len(one) // 2] * 1e9 for one in (took, awaited)], gathered * 1e9)
+    await call()
+    one = sorted([await timed(call()) for _ in range(%[1]d)])[%[1]d // 2]
+    first, second = [await timed(asyncio.gather(*[call() for _ in range(%[2]d)])) for _ in range(2)]
+    print(one, first, second)
+asyncio.run(main())
 `
 
 const toolProgramThreads = `
@@ -76,10 +83,12 @@ for (let i = 0; i < %d; i++) {
   await call();
   took.push(performance.now() - began);
 }
-const began = performance.now();
-await Promise.all(Array.from({ length: %d }, call));
-const all = performance.now() - began;
-console.log(took.sort((a, b) => a - b)[took.length >> 1] * 1e6, all * 1e6);
+const atOnce = async () => {
+  const began = performance.now();
+  await Promise.all(Array.from({ length: %d }, call));
+  return (performance.now() - began) * 1e6;
+};
+console.log(took.sort((a, b) => a - b)[took.length >> 1] * 1e6, await atOnce(), await atOnce());
 `
 
 // tools is a session whose code calls a tool that does nothing.
@@ -124,8 +133,8 @@ func (t *tools) close() error {
 	return t.service.Close()
 }
 
-// contenders are one call after another, in Python also those of workbench.aio, as many
-// at once, and in Python also as many by threads: the numbers of a sample.
+// contenders are one call after another, in Python also those of workbench.aio, many at
+// once, a run's first and then again, and in Python also as many by threads.
 func (t *tools) contenders() []contender {
 	var all []contender
 	add := func(l workbench.Language, program string, names ...string) {
@@ -139,9 +148,10 @@ func (t *tools) contenders() []contender {
 			}})
 		}
 	}
-	add(workbench.Python, fmt.Sprintf(toolProgram, callsInTurn, callsAtOnce), nameCall, nameAwaited, nameCalls)
+	add(workbench.Python, fmt.Sprintf(toolProgram, callsInTurn), nameCall)
+	add(workbench.Python, fmt.Sprintf(toolProgramAsync, callsInTurn, callsAtOnce), nameAwaited, nameFirstCalls, nameCalls)
 	add(workbench.Python, fmt.Sprintf(toolProgramThreads, callsAtOnce), nameThreads)
-	add(workbench.JavaScript, fmt.Sprintf(toolProgramJS, callsInTurn, callsAtOnce), nameCall, nameCalls)
+	add(workbench.JavaScript, fmt.Sprintf(toolProgramJS, callsInTurn, callsAtOnce), nameCall, nameFirstCalls, nameCalls)
 	slices.SortFunc(all, func(a, b contender) int { return strings.Compare(a.name+b.language, b.name+a.language) })
 	return all
 }

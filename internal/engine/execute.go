@@ -49,8 +49,9 @@ type execution struct {
 	full      atomic.Bool // a file was refused by a limit of retained files
 	exhausted atomic.Bool // a tool call was refused by their limit
 	refused   atomic.Bool // one was with another run's token
-	cell      *cell       // nil: a program of its own
-	shown     results     // what the code showed
+	calls     store.Together
+	cell      *cell   // nil: a program of its own
+	shown     results // what the code showed
 }
 
 // execute takes a queued run to its terminal status. The caller holds c.mu,

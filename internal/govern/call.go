@@ -20,6 +20,8 @@ type Caller struct {
 	Session workbench.Session // under the revision that the run was submitted under
 	Run     workbench.Run
 	Epoch   int64 // lease epoch under which the engine acts
+	// Together is where the records of the run's calls meet; nil: each is made by itself.
+	Together *store.Together
 }
 
 // CallRequest is what code asks for. All of it is hostile.
@@ -59,6 +61,8 @@ type call struct {
 // arguments_invalid, body_too_large, tool_calls_exhausted, conflict (the run has
 // ended), fenced, unavailable.
 func (g *Governor) Call(ctx context.Context, from Caller, req CallRequest) (workbench.ToolReceipt, error) {
+	here := from.Together.Expect(0)
+	defer here()
 	for attempt := 1; ; attempt++ {
 		c := &call{g: g, from: from, fresh: attempt > 1}
 		mistake := c.prepare(ctx, req)
@@ -73,6 +77,7 @@ func (g *Governor) Call(ctx context.Context, from Caller, req CallRequest) (work
 		} else if err := c.decide(ctx); err != nil {
 			return workbench.ToolReceipt{}, err
 		}
+		here()
 		err := c.begin(ctx)
 		if workbench.HasCode(err, workbench.CodeVersionMismatch) && attempt < decideAgain {
 			continue
@@ -249,7 +254,7 @@ func (c *call) begin(ctx context.Context) error {
 		outcome = workbench.E(c.r.Error.Code, "refused")
 	}
 	in := store.CallIntent{Receipt: c.r, Epoch: c.from.Epoch, Limit: c.from.Session.Limits.ToolCalls, Decided: c.decided,
-		Trail: c.trail("tool.call", outcome)}
+		Trail: c.trail("tool.call", outcome), Together: c.from.Together}
 	if err := failpoint.Hit("govern.intent.before"); err != nil {
 		return err
 	}

@@ -18,11 +18,17 @@ import (
 // recordWithin bounds how long the answer of a tool waits for the database.
 const recordWithin = 30 * time.Second
 
+// answersTogether is how long after it left a call's answer is waited for by those that
+// have come: calls made at once are often answered at once.
+const answersTogether = 3 * time.Millisecond
+
 // execute asks the tool, once, and records what became of it. ctx ends with the
 // run: a call that was sent by then ends as unknown.
 func (c *call) execute(ctx context.Context) (workbench.ToolReceipt, error) {
 	began := time.Now()
+	here := c.from.Together.Expect(answersTogether)
 	answer, err := c.ask(ctx)
+	defer here()
 	if hit := failpoint.Hit("govern.answer.before"); hit != nil {
 		return workbench.ToolReceipt{}, hit
 	}
@@ -32,6 +38,7 @@ func (c *call) execute(ctx context.Context) (workbench.ToolReceipt, error) {
 	end := c.ended(ctx, answer, err)
 	end.Duration = time.Since(began)
 	c.r.DurationMs = end.Duration.Milliseconds()
+	here()
 	if err := c.g.o.Store.EndCall(ctx, end); err != nil {
 		return workbench.ToolReceipt{}, err
 	}
@@ -79,7 +86,7 @@ func (c *call) ended(ctx context.Context, answer upstream.Answer, err error) sto
 		outcome = workbench.E(c.r.Error.Code, "ended")
 	}
 	return store.CallEnd{ID: c.r.ID, EngineID: c.r.EngineID, Status: c.r.Status, Error: c.r.Error, SealedResult: sealed, ArtifactID: c.r.ArtifactID,
-		ResultBytes: c.r.ResultBytes, At: at, Trail: c.trail("tool.end", outcome)}
+		ResultBytes: c.r.ResultBytes, At: at, Trail: c.trail("tool.end", outcome), Together: c.from.Together}
 }
 
 // lose says that the tool did what it was asked, and that what it gave could not

@@ -27,7 +27,7 @@ func databases(b *testing.B, run func(b *testing.B, w *bench)) {
 	b.Run("postgres", func(b *testing.B) { run(b, mustBench(b, pgtest.MustURL(b))) })
 }
 
-func mustBench(b *testing.B, dsn string) *bench {
+func mustBench(b testing.TB, dsn string) *bench {
 	b.Helper()
 	w := &bench{DB: mustOpen(b, dsn)}
 	ctx := b.Context()
@@ -50,7 +50,7 @@ func mustBench(b *testing.B, dsn string) *bench {
 	return w
 }
 
-func (w *bench) mustAdmit(b *testing.B, i int) workbench.Run {
+func (w *bench) mustAdmit(b testing.TB, i int) workbench.Run {
 	r, _, err := w.Admit(b.Context(), w.p, store.Admission{
 		Run: workbench.Run{ID: workbench.NewID(workbench.KindRun), SessionID: w.session, Lane: workbench.LaneForeground, Language: workbench.Python,
 			TimeoutMs: 30000, CreatedAt: time.Now(), Sealed: make([]byte, 2048)},
@@ -62,7 +62,7 @@ func (w *bench) mustAdmit(b *testing.B, i int) workbench.Run {
 	return r
 }
 
-func (w *bench) mustDispatch(b *testing.B, r workbench.Run) {
+func (w *bench) mustDispatch(b testing.TB, r workbench.Run) {
 	if err := w.Dispatch(b.Context(), store.DispatchRecord{RunID: r.ID, Epoch: w.epoch, Generation: 1, SandboxID: "sbx", At: time.Now()}); err != nil {
 		b.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func BenchmarkToolCall(b *testing.B) {
 }
 
 // mustTool is what every call of a tool by one run begins with.
-func (w *bench) mustTool(b *testing.B) store.CallIntent {
+func (w *bench) mustTool(b testing.TB) store.CallIntent {
 	r := w.mustAdmit(b, 0)
 	w.mustDispatch(b, r)
 	ctx, now := b.Context(), time.Now()
@@ -159,7 +159,8 @@ func (w *bench) mustTool(b *testing.B) store.CallIntent {
 			Status: workbench.CallExecuting, CreatedAt: now, EngineID: "eng", SealedArgs: make([]byte, 64)}}
 }
 
-func (w *bench) call(b *testing.B, in store.CallIntent) {
+func (w *bench) call(b testing.TB, in store.CallIntent) {
+	b.Helper()
 	in.Receipt.ID, in.Trail.ID = workbench.NewID(workbench.KindReceipt), workbench.NewID(workbench.KindAudit)
 	r, err := w.BeginCall(b.Context(), in)
 	in.Trail.ID = workbench.NewID(workbench.KindAudit)

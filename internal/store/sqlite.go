@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	_ "modernc.org/sqlite" // registers the driver "sqlite"
 
@@ -81,10 +82,11 @@ func (db *DB) openSQLite(ctx context.Context, path string, o Options) error {
 // that commit has, not even one that is rolled back: what it saw, and was refused for,
 // is only then there for others to see.
 type sqliteWriter struct {
-	db      *sql.DB
-	turn    chan struct{} // holds one token: whose turn it is to write
-	waiting atomic.Int64  // for the turn
-	ended   chan struct{} // closed by close
+	db       *sql.DB
+	patience time.Duration // togetherWait
+	turn     chan struct{} // holds one token: whose turn it is to write
+	waiting  atomic.Int64  // for the turn
+	ended    chan struct{} // closed by close
 
 	// Of whoever has the turn:
 	conn  *sql.Conn // nil after a broken connection
@@ -97,15 +99,26 @@ type batch struct {
 	parts   int             // all that took part
 	members int             // of them that are to be committed
 	heads   map[string]head // ends of chains as those leave them, by project
+	late    *time.Timer     // bounds the wait for those expected; nil: nobody has waited
+	over    bool            // it has
 	done    chan struct{}   // closed once they are, or cannot be
 	err     error           // of that; read after done
+}
+
+// finish tells those that wait.
+func (b *batch) finish(err error) {
+	if b.late != nil {
+		b.late.Stop()
+	}
+	b.err = err
+	close(b.done)
 }
 
 // maxParts bounds a batch, and so how long the first of it waits for the others.
 const maxParts = 16
 
 func newSQLiteWriter(db *sql.DB) *sqliteWriter {
-	w := &sqliteWriter{db: db, turn: make(chan struct{}, 1), ended: make(chan struct{}), stmts: map[string]*sql.Stmt{}}
+	w := &sqliteWriter{db: db, patience: togetherWait, turn: make(chan struct{}, 1), ended: make(chan struct{}), stmts: map[string]*sql.Stmt{}}
 	w.turn <- struct{}{}
 	return w
 }
@@ -123,7 +136,7 @@ func (w *sqliteWriter) begin(ctx context.Context) error {
 		return sql.ErrConnDone
 	case <-ctx.Done():
 		w.waiting.Add(-1)
-		go w.relieve()
+		go w.relieve(nil)
 		return ctx.Err()
 	}
 	err := w.start(context.WithoutCancel(ctx))
@@ -133,12 +146,16 @@ func (w *sqliteWriter) begin(ctx context.Context) error {
 	return err
 }
 
-// relieve commits what others left to one that has given up waiting.
-func (w *sqliteWriter) relieve() {
+// relieve commits what others left to one that has given up waiting, or that has not
+// come by the time that late, if it is not nil, waits for it.
+func (w *sqliteWriter) relieve(late *batch) {
 	select {
 	case <-w.turn:
 	case <-w.ended: // close has done it
 		return
+	}
+	if late != nil {
+		late.over = true
 	}
 	if w.waiting.Load() == 0 {
 		_ = w.settle(context.Background()) // the batch's members are told
@@ -172,8 +189,9 @@ func (w *sqliteWriter) start(ctx context.Context) error {
 
 // end gives the turn on. A transaction that is to be committed has been when it
 // returns nil. For one that is rolled back an error says that what it was decided on
-// could not be committed. heads are the ends of chains that it moved.
-func (w *sqliteWriter) end(ctx context.Context, commit bool, heads map[string]head) error {
+// could not be committed. heads are the ends of chains that it moved; with others of g it
+// is committed together.
+func (w *sqliteWriter) end(ctx context.Context, commit bool, heads map[string]head, g *Together) error {
 	ctx = context.WithoutCancel(ctx)
 	b := w.batch
 	err := w.leave(ctx, commit)
@@ -187,6 +205,13 @@ func (w *sqliteWriter) end(ctx context.Context, commit bool, heads map[string]he
 		w.discard(err)
 	case b.members > 0 && b.parts < maxParts && w.waiting.Load() > 0:
 		w.turn <- struct{}{} // whoever waits joins, and ends it
+		<-b.done
+		return b.err
+	case b.members > 0 && b.parts < maxParts && !b.over && g.expected():
+		if b.late == nil {
+			b.late = time.AfterFunc(w.patience, func() { w.relieve(b) })
+		}
+		w.turn <- struct{}{} // who comes joins, and ends it; where nobody does, relieve
 		<-b.done
 		return b.err
 	default:
@@ -232,8 +257,8 @@ func (w *sqliteWriter) settle(ctx context.Context) error {
 			return err
 		}
 	}
-	w.batch, b.err = nil, err
-	close(b.done)
+	w.batch = nil
+	b.finish(err)
 	return err
 }
 
@@ -277,8 +302,8 @@ func (w *sqliteWriter) prepare(ctx context.Context, query string) (*sql.Stmt, er
 // opens another. Closing rolls back.
 func (w *sqliteWriter) discard(why error) {
 	if b := w.batch; b != nil {
-		w.batch, b.err = nil, why
-		close(b.done)
+		w.batch = nil
+		b.finish(why)
 	}
 	w.drop()
 }

@@ -22,6 +22,8 @@ type CallIntent struct {
 	// was made; nil of a call that is refused whatever they are.
 	Decided *Decided
 	Trail   workbench.AuditEntry
+	// Together is that of the run; nil: it is recorded by itself.
+	Together *Together
 }
 
 // Decided is what a decision stands on. If it is no longer so when the call is
@@ -41,6 +43,7 @@ type Decided struct {
 func (db *DB) BeginCall(ctx context.Context, in CallIntent) (workbench.ToolReceipt, error) {
 	r := in.Receipt
 	err := db.write(ctx, "call", func(t *tx) error {
+		t.together = in.Together
 		h, err := t.lockForRun(r.RunID, in.Epoch, 0)
 		if err != nil {
 			return err
@@ -273,6 +276,7 @@ type CallEnd struct {
 	At           time.Time
 	Duration     time.Duration
 	Trail        workbench.AuditEntry
+	Together     *Together // as of its intent
 }
 
 // EndCall records what became of a call. Code: conflict where it has ended
@@ -282,6 +286,7 @@ func (db *DB) EndCall(ctx context.Context, e CallEnd) error {
 	var late bool
 	err := db.write(ctx, "call_end", func(t *tx) error {
 		late = false
+		t.together = e.Together
 		e.Trail.Target = e.ID
 		n, err := t.exec(`UPDATE tool_calls SET status = $3, error = $4, sealed_result = $5, artifact_id = $6, result_bytes = $7, finished_at = $8, duration_ms = $9
 			WHERE id = $1 AND engine_id = $2 AND status = 'executing'`,

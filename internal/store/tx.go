@@ -29,6 +29,8 @@ type tx struct {
 	topics []string
 	trail  []workbench.AuditEntry // rows for the end, see chain
 	heads  map[string]head        // SQLite: ends of chains as they will be, by project
+	// together is the writes that it is committed with, where they come; nil: none.
+	together *Together
 }
 
 // write runs fn in one transaction and returns when it is durable. fn may run
@@ -106,7 +108,7 @@ func (t *tx) begin() error {
 // that what it was decided on was never committed.
 func (t *tx) end(commit bool) error {
 	if t.writer != nil {
-		return t.writer.end(t.ctx, commit, t.heads)
+		return t.writer.end(t.ctx, commit, t.heads, t.together)
 	}
 	if commit {
 		return t.sql.Commit()
