@@ -28,6 +28,8 @@ const (
 	CodeContextLanguage    Code = "context_language"
 	CodeContextLost        Code = "context_lost"
 	CodeVersionMismatch    Code = "version_mismatch"
+	CodeReplayRequired     Code = "replay_required"
+	CodeReplayTools        Code = "replay_called_tools"
 	CodeSessionClosed      Code = "session_closed"
 	CodeSessionExpired     Code = "session_expired"
 	CodeArtifactDeleted    Code = "artifact_deleted"
@@ -149,6 +151,8 @@ var errorTable = []ErrorClass{
 	{CodeApprovalExpired, 410, ExitGone, false, "Approval expired"},
 	{CodeConnectionRevoked, 410, ExitGone, false, "Connection revoked"},
 	{CodeVersionMismatch, 412, ExitConflict, false, "Version mismatch"},
+	{CodeReplayRequired, 409, ExitConflict, false, "Replay required"},
+	{CodeReplayTools, 409, ExitConflict, false, "Replay would call tools"},
 	{CodeFileTooLarge, 413, ExitLimit, false, "File too large"},
 	{CodeBodyTooLarge, 413, ExitLimit, false, "Body too large"},
 	{CodeUnsupportedMedia, 415, ExitUsage, false, "Unsupported media type"},

@@ -38,6 +38,10 @@ func Fingerprint(spec RunSpec, selected []SelectedContent, defaults Limits) stri
 	if onLost == LostContextFail {
 		onLost = ""
 	}
+	reuse := spec.ReusableRun
+	if reuse.Mode == ReuseAuto {
+		reuse.Mode = ""
+	}
 	// Struct fields are marshalled in order and map keys sorted, so this is
 	// canonical without a library.
 	b, err := json.Marshal(struct {
@@ -54,7 +58,10 @@ func Fingerprint(spec RunSpec, selected []SelectedContent, defaults Limits) stri
 		Aside     bool              `json:"background,omitempty"`
 		Context   string            `json:"contextId,omitempty"`
 		OnLost    LostContextPolicy `json:"onLostContext,omitempty"`
-	}{FingerprintVersion, spec.Language, spec.Code, spec.Args, spec.Env, spec.Stdin, timeout, output, selected, spec.Keep, spec.Background, spec.ContextID, onLost})
+		Reuse     ReuseRequest      `json:"reusableRun,omitzero"`
+		Of        *VersionRef       `json:"of,omitempty"`
+		Replay    *ReplayOf         `json:"replay,omitempty"`
+	}{FingerprintVersion, spec.Language, spec.Code, spec.Args, spec.Env, spec.Stdin, timeout, output, selected, spec.Keep, spec.Background, spec.ContextID, onLost, reuse, spec.Of, spec.Replay})
 	if err != nil {
 		panic("workbench: a run spec always marshals: " + err.Error())
 	}

@@ -29,6 +29,8 @@ const (
 	KindContext  IDKind = "ctx"
 	KindReceipt  IDKind = "rcp"
 	KindConnect  IDKind = "con"
+	KindSeries   IDKind = "ser"
+	KindReplay   IDKind = "rpl"
 )
 
 var idEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)

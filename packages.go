@@ -18,7 +18,8 @@ type PackageSet struct {
 	Requested []string        `json:"requested"` // as the code asked, in order
 	Name      string          `json:"name"`      // of the set; the same for the same lock, image and tenant
 	Lock      []LockedPackage `json:"lock,omitempty"`
-	Bytes     int64           `json:"bytes"` // on disk
+	Bytes     int64           `json:"bytes"`           // on disk
+	RunID     string          `json:"runId,omitempty"` // that installed it
 }
 
 // LockedPackage is one package of a set at its exact version.

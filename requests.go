@@ -43,6 +43,10 @@ type SubmitRun struct {
 	SessionID      string
 	Spec           RunSpec
 	IdempotencyKey string
+	// Replay, when not nil, is recorded with the run that it is of.
+	Replay *Replay
+	// Dependencies are those of what the run is given besides its files.
+	Dependencies []Dependency
 	// Trail is the audit row of the submission, without its target, to be written
 	// with the admission; nil: the caller writes one.
 	Trail *AuditEntry

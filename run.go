@@ -86,6 +86,8 @@ type Run struct {
 	Packages []PackageSet          `json:"packages,omitempty"` // that its code could use, with their locks; not in lists of runs
 	Approval *Approval             `json:"approval,omitempty"` // of a run that had to be approved before it started
 
+	ReusableRun ReusableRun `json:"reusableRun"` // whether, and as what, it can be run again
+
 	Fingerprint string     `json:"-"`
 	Sealed      []byte     `json:"-"` // the sealed RunSpec
 	ReceiptEnds *time.Time `json:"-"`
@@ -230,6 +232,17 @@ type RunSpec struct {
 	Keep        []string          `json:"keep,omitempty"`
 	ContextID   string            `json:"contextId,omitempty"` // makes it a cell
 	OnLost      LostContextPolicy `json:"onLostContext,omitempty"`
+	ReusableRun ReuseRequest      `json:"reusableRun,omitzero"`
+	// Of and Replay are not the client's to set: the version that it executes, and
+	// the run that it repeats.
+	Of     *VersionRef `json:"of,omitempty"`
+	Replay *ReplayOf   `json:"replay,omitempty"`
+}
+
+// ReplayOf is what a replay repeats.
+type ReplayOf struct {
+	RunID string      `json:"runId"`
+	Tools ReplayTools `json:"tools"`
 }
 
 // Status is where a run, or a step of it, is.

@@ -11,7 +11,7 @@ func describe(schemas map[string]*huma.Schema) {
 			if p.Description != "" {
 				continue
 			}
-			for _, known := range []map[string]string{descriptions, contextDescriptions, historyDescriptions, toolDescriptions} {
+			for _, known := range []map[string]string{descriptions, contextDescriptions, historyDescriptions, toolDescriptions, seriesDescriptions} {
 				if own, ok := known[name+"."+property]; ok {
 					p.Description = own
 					break

@@ -87,6 +87,7 @@ func TestEveryOperation(t *testing.T) {
 	w.Do("POST", base+"/close", key, "").Want(200)
 	w.Do("GET", base+"/events", key, "").Want(200)
 
+	w.useSeries(key, run)
 	w.useTools(admin, key)
 	w.Do("GET", "/v1/workbench/runtime-tiers", key, "").Want(200)
 	w.Do("GET", "/v1/workbench/audit?action=run.submit", admin, "").Want(200)
@@ -96,6 +97,48 @@ func TestEveryOperation(t *testing.T) {
 	}
 	if missing := w.checker.NeverSucceeded(); len(missing) > 0 {
 		t.Errorf("operations that were not exercised: %v", missing)
+	}
+}
+
+// useSeries uses every operation on series and replays.
+func (w *world) useSeries(key, run string) {
+	w.t.Helper()
+	const v1 = "/v1/workbench"
+	series := w.Do("GET", v1+"/series", key, "").Want(200).Text("items.0.id")
+	if got := w.Do("GET", v1+"/runs/"+run, key, "").Want(200).Text("reusableRun.seriesId"); got != series {
+		w.t.Errorf("the run's series is %s, want %s", got, series)
+	}
+	one := v1 + "/series/" + series
+	w.Do("GET", one, key, "").Want(200)
+	w.Do("GET", one+"/versions", key, "").Want(200)
+	w.Do("GET", one+"/versions/1", key, "").Want(200)
+	w.Do("GET", one+"/versions/2", key, "").Want(404)
+	w.Do("GET", one+"/versions/none", key, "").Want(404)
+	replay := w.Do("POST", one+"/replays", key, "").Want(202).Text("id")
+	w.Do("POST", one+"/publish", key, `{"version":1,"expectedPublishedVersion":0}`).Want(409)
+	if _, err := w.db.Judge(w.t.Context(), replay, workbench.VerdictMatches, nil, w.clock.Now()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Do("GET", v1+"/replays/"+replay, key, "").Want(200)
+	w.Do("GET", one+"/replays?version=1", key, "").Want(200)
+	w.Do("POST", one+"/publish", key, `{"version":1,"expectedPublishedVersion":1}`).Want(412)
+	w.Do("POST", one+"/publish", key, `{"version":1,"expectedPublishedVersion":0}`).Want(200)
+	w.Do("POST", one+"/rollback", key, `{"expectedPublishedVersion":1}`).Want(409) // nothing was published before
+	w.Do("POST", one+"/runs", key, `{"version":1}`).Want(202)
+	// A second version, published, is gone back from.
+	session := w.Do("POST", v1+"/sessions", key, `{}`).Want(201).Text("id")
+	next := w.Do("POST", v1+"/sessions/"+session+"/runs", key, `{"language":"bash","code":"true","reusableRun":{"mode":"auto","seriesId":"`+series+`"}}`).Want(202).Text("id")
+	w.engine.MustStart(w.t, next).End()
+	if got := w.Do("GET", v1+"/runs/"+next, key, "").Want(200).Text("reusableRun.version"); got != "2" {
+		w.t.Errorf("the next run of the series is version %s", got)
+	}
+	replay = w.Do("POST", one+"/replays", key, `{"version":2}`).Want(202).Text("id")
+	if _, err := w.db.Judge(w.t.Context(), replay, workbench.VerdictMatches, nil, w.clock.Now()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Do("POST", one+"/publish", key, `{"version":2,"expectedPublishedVersion":1}`).Want(200)
+	if got := w.Do("POST", one+"/rollback", key, `{"expectedPublishedVersion":2}`).Want(200).Text("publishedVersion"); got != "1" {
+		w.t.Errorf("rolled back to %s, want 1", got)
 	}
 }
 

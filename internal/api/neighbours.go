@@ -46,6 +46,7 @@ type Engine interface {
 
 	History
 	Workspace
+	Series
 
 	Sizes(ctx context.Context) []workbench.Size
 	Ready(ctx context.Context) error
@@ -63,6 +64,19 @@ type History interface {
 	CompareRun(ctx context.Context, p workbench.Principal, runID string) (workbench.Compared, error)
 	RollBack(ctx context.Context, p workbench.Principal, sessionID string, r workbench.RollBack) (workbench.RolledBack, error)
 	Fork(ctx context.Context, p workbench.Principal, sessionID string, r workbench.ForkSession) (workbench.Session, error)
+}
+
+// Series is programs that can be run again.
+type Series interface {
+	ListSeries(ctx context.Context, p workbench.Principal, page workbench.Page) (workbench.List[workbench.Series], error)
+	Series(ctx context.Context, p workbench.Principal, id string) (workbench.Series, error)
+	SeriesVersions(ctx context.Context, p workbench.Principal, id string, page workbench.Page) (workbench.List[workbench.SeriesVersion], error)
+	SeriesVersion(ctx context.Context, p workbench.Principal, id string, version int64) (workbench.SeriesVersion, error)
+	StartReplay(ctx context.Context, p workbench.Principal, seriesID string, r workbench.StartReplay) (workbench.Replay, error)
+	Replay(ctx context.Context, p workbench.Principal, id string, wait time.Duration) (workbench.Replay, error)
+	Replays(ctx context.Context, p workbench.Principal, seriesID string, version int64, page workbench.Page) (workbench.List[workbench.Replay], error)
+	Publish(ctx context.Context, p workbench.Principal, seriesID string, r workbench.PublishVersion) (workbench.Series, error)
+	RunVersion(ctx context.Context, p workbench.Principal, seriesID string, r workbench.RunVersion) (workbench.Submitted, error)
 }
 
 // Workspace is the files of sessions as they are now. A path is exact.

@@ -126,7 +126,45 @@ type RunOptions struct {
 
 	Background     *bool          `json:"background,omitempty" doc:"execute beside the foreground queue, for up to 60 minutes; a few at once"`
 	AfterExecution map[string]any `json:"afterExecution,omitempty" doc:"not built yet: saved waits"`
-	ReusableRun    map[string]any `json:"reusableRun,omitempty" doc:"not built yet: reusable runs; {\"mode\": \"off\"} is accepted"`
+	ReusableRun    *ReusableInput `json:"reusableRun,omitempty" doc:"whether the run becomes a version that can be run again; by default, of a series of its own"`
+}
+
+// ReusableInput says what becomes of a successful run.
+type ReusableInput struct {
+	Mode     workbench.ReuseMode `json:"mode,omitempty" doc:"auto, the default, or off: it becomes no version"`
+	SeriesID string              `json:"seriesId,omitempty" maxLength:"64" doc:"the series whose next version it becomes; without it a new one"`
+}
+
+// ReplayRequest is the body of POST …/series/{id}/replays.
+type ReplayRequest struct {
+	Version        *int64                `json:"version,omitempty" minimum:"1" doc:"default the last"`
+	Tools          workbench.ReplayTools `json:"tools,omitempty" doc:"what becomes of tool calls: refuse, the default, replays no version that made any; recorded gives what its calls gave. No tool is called either way"`
+	IdempotencyKey string                `json:"idempotencyKey,omitempty" minLength:"1" maxLength:"255" doc:"the same key and request give the same replay; the header Idempotency-Key says the same"`
+}
+
+// PublishRequest is the body of POST …/series/{id}/publish.
+type PublishRequest struct {
+	Version  int64 `json:"version" minimum:"1" doc:"the version to publish; one of its replays must have matched"`
+	Expected int64 `json:"expectedPublishedVersion" minimum:"0" doc:"the version that the caller believes to be published; 0: none. Another one answers 412"`
+}
+
+// RollbackSeriesRequest is the body of POST …/series/{id}/rollback.
+type RollbackSeriesRequest struct {
+	Version  *int64 `json:"version,omitempty" minimum:"1" doc:"a version that was published; default the one before"`
+	Expected int64  `json:"expectedPublishedVersion" minimum:"0" doc:"the version that the caller believes to be published. Another one answers 412"`
+}
+
+// RunSeriesRequest is the body of POST …/series/{id}/runs. What is left out is as
+// the version has it.
+type RunSeriesRequest struct {
+	Version        *int64            `json:"version,omitempty" minimum:"1" doc:"default the published one"`
+	Args           *[]string         `json:"args,omitempty" maxItems:"64" doc:"replaces the version's arguments"`
+	Env            map[string]string `json:"env,omitempty" maxProperties:"64" doc:"environment variables beside the version's; the same name counts here"`
+	Stdin          *string           `json:"stdin,omitempty" doc:"replaces the version's standard input"`
+	TimeoutMs      *int64            `json:"timeoutMs,omitempty" doc:"wall time; default the version's"`
+	ArtifactIDs    []SelectInput     `json:"artifactIds,omitempty" maxItems:"100" doc:"retained files to put into the version's workspace first"`
+	Keep           *[]string         `json:"keep,omitempty" maxItems:"20" doc:"replaces the version's globs of files to retain"`
+	IdempotencyKey string            `json:"idempotencyKey,omitempty" minLength:"1" maxLength:"255" doc:"the same key and request give the same run; the header Idempotency-Key says the same"`
 }
 
 // SubmitRunRequest is the body of POST …/sessions/{id}/runs.

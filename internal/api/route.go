@@ -110,8 +110,8 @@ const base = "/v1/workbench"
 // routes is the table. It is assembled from the files that hold the handlers.
 func routes() []Route {
 	var all []Route
-	parts := []PathPart{contextPart, resultPart, appPart}
-	for _, group := range [][]Route{sessionRoutes(), runRoutes(), contextRoutes(), artifactRoutes(), historyRoutes(), workspaceRoutes(), toolRoutes(), ruleRoutes(), keyRoutes(), systemRoutes()} {
+	parts := []PathPart{contextPart, resultPart, appPart, versionPart}
+	for _, group := range [][]Route{sessionRoutes(), runRoutes(), contextRoutes(), artifactRoutes(), historyRoutes(), seriesRoutes(), workspaceRoutes(), toolRoutes(), ruleRoutes(), keyRoutes(), systemRoutes()} {
 		all = append(all, group...)
 	}
 	for i := range all {

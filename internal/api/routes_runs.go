@@ -183,6 +183,11 @@ func (c *call) submit(sessionID string, language workbench.Language, codeField, 
 		}
 		return err
 	}
+	return c.submitted(sub)
+}
+
+// submitted answers with the run, once it has ended or the caller's wait is over.
+func (c *call) submitted(sub workbench.Submitted) error {
 	c.target, c.recorded = sub.Run.ID, sub.Recorded
 	c.w.Header().Set("Location", base+"/runs/"+sub.Run.ID)
 	if sub.Replayed {
@@ -229,6 +234,9 @@ func (o RunOptions) spec(language workbench.Language, code string) (workbench.Ru
 		Language: language, Code: code, Args: o.Args, Env: o.Env, Stdin: o.Stdin, Artifacts: files, Keep: o.Keep,
 		Background: o.Background != nil && *o.Background,
 	}
+	if o.ReusableRun != nil {
+		spec.ReusableRun = workbench.ReuseRequest(*o.ReusableRun)
+	}
 	if spec.OnLost = o.OnLostContext; o.ContextID != nil {
 		if err := workbench.CheckContextID("contextId", *o.ContextID); err != nil {
 			return workbench.RunSpec{}, err
@@ -253,18 +261,9 @@ func (o RunOptions) spec(language workbench.Language, code string) (workbench.Ru
 }
 
 func (o RunOptions) refuseNotBuilt() error {
-	mode, isMode := o.ReusableRun["mode"].(string)
-	for _, f := range []struct {
-		field string
-		used  bool
-	}{
-		{"afterExecution", o.AfterExecution != nil},
-		{"reusableRun", o.ReusableRun != nil && (!isMode || mode != "off" || len(o.ReusableRun) != 1)},
-	} {
-		if f.used {
-			return workbench.E(workbench.CodeNotBuilt, "%s is not built yet", f.field).WithField(f.field).
-				WithHint("leave %s out", f.field)
-		}
+	const field = "afterExecution"
+	if o.AfterExecution != nil {
+		return workbench.E(workbench.CodeNotBuilt, "%s is not built yet", field).WithField(field).WithHint("leave %s out", field)
 	}
 	return nil
 }

@@ -44,6 +44,10 @@ func newRegistry() huma.Registry {
 	alias[workbench.ToolState, toolStateSchema](r)
 	alias[workbench.CallStatus, callStatusSchema](r)
 	alias[workbench.ApprovalState, approvalStateSchema](r)
+	alias[workbench.ReuseMode, reuseModeSchema](r)
+	alias[workbench.ReuseState, reuseStateSchema](r)
+	alias[workbench.ReplayTools, replayToolsSchema](r)
+	alias[workbench.Verdict, verdictSchema](r)
 	return r
 }
 
@@ -95,6 +99,10 @@ type (
 	toolStateSchema        struct{}
 	callStatusSchema       struct{}
 	approvalStateSchema    struct{}
+	reuseModeSchema        struct{}
+	reuseStateSchema       struct{}
+	replayToolsSchema      struct{}
+	verdictSchema          struct{}
 )
 
 func (appKindSchema) Schema(huma.Registry) *huma.Schema    { return enum(workbench.AppKinds()...) }
@@ -105,6 +113,19 @@ func (toolStateSchema) Schema(huma.Registry) *huma.Schema {
 }
 func (approvalStateSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.ApprovalPending, workbench.ApprovalApproved, workbench.ApprovalDenied, workbench.ApprovalExpired, workbench.ApprovalRevoked)
+}
+
+func (reuseModeSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.ReuseAuto, workbench.ReuseOff)
+}
+func (reuseStateSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.ReusePending, workbench.ReuseReady, workbench.ReuseNotReusable, workbench.ReuseDeclined)
+}
+func (replayToolsSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.ReplayRefuses, workbench.ReplayRecorded)
+}
+func (verdictSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.VerdictMatches, workbench.VerdictDiffers)
 }
 
 func (statusSchema) Schema(huma.Registry) *huma.Schema { return enum(workbench.Statuses()...) }

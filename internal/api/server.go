@@ -306,6 +306,7 @@ func (c *call) run(body *bodySchema) error {
 var kindNames = map[workbench.IDKind]string{
 	workbench.KindSession: "session", workbench.KindRun: "run", workbench.KindArtifact: "artifact", workbench.KindKey: "key", workbench.KindCommit: "commit",
 	workbench.KindReceipt: "receipt", workbench.KindConnect: "connection",
+	workbench.KindSeries: "series", workbench.KindReplay: "replay",
 }
 
 func (c *call) authenticate() error {

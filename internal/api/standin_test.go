@@ -148,6 +148,9 @@ func (e *standIn) Submit(ctx context.Context, p workbench.Principal, r workbench
 	if err != nil {
 		return workbench.Submitted{}, err
 	}
+	if err := r.Spec.CheckReuse(); err != nil {
+		return workbench.Submitted{}, err
+	}
 	for i, a := range r.Spec.Artifacts {
 		if _, err := e.db.Artifact(ctx, p, a.ID); err != nil {
 			return workbench.Submitted{}, workbench.AsError(err).WithField("artifactIds[" + string(rune('0'+i)) + "]")
@@ -161,7 +164,7 @@ func (e *standIn) Submit(ctx context.Context, p workbench.Principal, r workbench
 	}
 	run, replayed, err := e.db.Admit(ctx, p, store.Admission{Context: use,
 		Run: workbench.Run{ID: workbench.NewID(workbench.KindRun), SessionID: s.ID, Language: r.Spec.Language, ContextID: r.Spec.ContextID, TimeoutMs: max(r.Spec.TimeoutMs, 30_000),
-			CreatedAt: e.clock(), Sealed: sealed},
+			CreatedAt: e.clock(), Sealed: sealed, ReusableRun: workbench.ReusableRun{Mode: r.Spec.ReusableRun.Mode, SeriesID: r.Spec.ReusableRun.SeriesID}},
 		IdempotencyKey: r.IdempotencyKey, Fingerprint: workbench.Fingerprint(r.Spec, nil, s.Limits), FingerprintVersion: 1, QueueLimit: 100,
 	})
 	return workbench.Submitted{Run: run, Replayed: replayed}, err

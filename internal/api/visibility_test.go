@@ -59,6 +59,16 @@ var expected = map[string][13]int{
 	"compareRun":             {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
 	"rollBackSession":        {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
 	"forkSession":            {201, 403, 201, 404, 404, 404, 201, 404, 403, 403, 403, 403, 404},
+	"listSeries":             {200, 200, 403, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200},
+	"getSeries":              {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"listSeriesVersions":     {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"getSeriesVersion":       {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"replaySeries":           {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 403, 404},
+	"listReplays":            {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
+	"getReplay":              {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 404, 404}, // it has a session of its own
+	"publishSeries":          {200, 403, 200, 404, 404, 404, 200, 404, 403, 403, 403, 200, 404},
+	"rollBackSeries":         {409, 403, 409, 404, 404, 404, 409, 404, 403, 403, 403, 409, 404}, // nothing was published before
+	"runSeries":              {202, 403, 202, 404, 404, 404, 202, 404, 403, 403, 403, 403, 404},
 	"listWorkspace":          {200, 200, 403, 404, 404, 404, 200, 404, 200, 200, 404, 200, 404},
 	"readWorkspaceFile":      {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
 	"downloadWorkspace":      {200, 200, 403, 404, 404, 404, 200, 404, 403, 200, 404, 200, 404},
@@ -105,6 +115,7 @@ type stage struct {
 	commit                        string // the session's last
 	victim                        string // a key of the first project
 	receipt, connection           string
+	series, replay                string
 	aliases                       int // given so far
 	secrets                       map[string]string
 	headers                       map[string][]string
@@ -174,6 +185,7 @@ func (s *stage) set(t *testing.T) {
 		s.callOf(t, r)
 		r.End()
 	}
+	s.replayed(t)
 	s.w.Do("PUT", "/v1/workbench/apps/crm", s.secrets["admin"], appOfStage).Want(200)
 	s.aliases++
 	s.connection = s.w.Do("POST", "/v1/workbench/connections", s.secrets["admin"],
@@ -191,6 +203,25 @@ func (s *stage) set(t *testing.T) {
 		_, s.secrets[name] = s.w.MustKey(identity.KeyRequest{Kind: workbench.KeyDirect, Tenant: "acme", User: "ada", SessionID: session})
 	}
 }
+
+// replayed has the run's version replayed, with a verdict that lets it be published.
+func (s *stage) replayed(t *testing.T) {
+	t.Helper()
+	owner := s.secrets["owner"]
+	s.series = s.w.Do("GET", "/v1/workbench/runs/"+s.run, owner, "").Want(200).Text("reusableRun.seriesId")
+	s.replay = s.w.Do("POST", "/v1/workbench/series/"+s.series+"/replays", owner, replayOfStage).Want(202).Text("id")
+	if s.w.clock.real {
+		if x := s.w.Do("GET", "/v1/workbench/replays/"+s.replay+"?waitMs=60000", owner, "").Want(200); x.Text("verdict") != string(workbench.VerdictMatches) {
+			t.Fatalf("the replay: %s", x.Body)
+		}
+		return
+	}
+	if _, err := s.w.db.Judge(t.Context(), s.replay, workbench.VerdictMatches, nil, s.w.clock.Now()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const replayOfStage = `{"tools":"recorded"}`
 
 const appOfStage = `{"kind":"http","config":{"url":"http://127.0.0.1:1","endpoints":[{"name":"lookup","method":"GET","path":"/","inputSchema":{"type":"object"}}]}}`
 
@@ -212,13 +243,14 @@ func (s *stage) callOf(t *testing.T, r *running) {
 func (s *stage) ask(r api.Route, secret string, headers []string) exchange {
 	path := strings.ReplaceAll(r.Pattern, "{id}", map[workbench.IDKind]string{
 		workbench.KindSession: s.session, workbench.KindRun: s.run, workbench.KindArtifact: s.file, workbench.KindKey: s.victim, workbench.KindCommit: s.commit,
-		workbench.KindReceipt: s.receipt, workbench.KindConnect: s.connection}[r.Target])
-	path = strings.NewReplacer("{context}", contextOfStage, "{index}", "0", "{app}", map[bool]string{true: "made", false: "crm"}[r.ID == "putApp"]).Replace(path)
+		workbench.KindReceipt: s.receipt, workbench.KindConnect: s.connection, workbench.KindSeries: s.series, workbench.KindReplay: s.replay}[r.Target])
+	path = strings.NewReplacer("{context}", contextOfStage, "{index}", "0", "{version}", "1", "{app}", map[bool]string{true: "made", false: "crm"}[r.ID == "putApp"]).Replace(path)
 	body := map[string]string{
 		"createContext": `{"language":"bash"}`,
 		"submitRun":     `{"language":"bash","code":"ls"}`, "runCode": `{"sessionId":"` + s.session + `","language":"bash","code":"ls"}`,
 		"bash": `{"sessionId":"` + s.session + `","command":"ls"}`, "configureSession": `{"agent":"x"}`,
 		"rollBackSession": `{"commit":"` + s.commit + `"}`, "forkSession": `{}`, "moveWorkspaceFile": `{"from":"out/made.txt","to":"moved.txt"}`, "makeWorkspaceDirectory": `{"path":"new"}`,
+		"replaySeries": replayOfStage, "publishSeries": `{"version":1,"expectedPublishedVersion":0}`, "rollBackSeries": `{"expectedPublishedVersion":0}`, "runSeries": `{"version":1}`,
 		"putApp": appOfStage, "changeRules": `{"put":[{"name":"all","text":"permit(principal, action == Action::\"call\", resource);"}]}`, "checkRules": `{"rules":[]}`,
 		"rotateConnection": `{"credentials":{"token":"another-token"}}`, "explainRules": `{"session":"` + s.session + `","tool":"crm.lookup@1"}`,
 		"createConnection": fmt.Sprintf(`{"alias":"made%d","provider":"crm","auth":"bearer","credentials":{"token":"a-token"}}`, s.aliases),
@@ -281,7 +313,8 @@ func (s *stage) mustNotTell(t *testing.T, r api.Route, caller string, x exchange
 		"other project's admin": true, "narrowed elsewhere": true}[caller]
 	body := string(x.Body)
 	if stranger || x.Status >= 400 {
-		for what, id := range map[string]string{"session": s.session, "run": s.run, "file": s.file, "commit": s.commit, "receipt": s.receipt, "connection": s.connection} {
+		for what, id := range map[string]string{"session": s.session, "run": s.run, "file": s.file, "commit": s.commit, "receipt": s.receipt, "connection": s.connection,
+			"series": s.series, "replay": s.replay} {
 			if strings.Contains(body, id) {
 				t.Errorf("%s tells %s the id of the %s: %.300s", r.ID, caller, what, body)
 			}

@@ -81,6 +81,9 @@ type Metrics interface {
 // one. A receipt comes with the answer where a tool was called.
 type Broker interface {
 	Serve(ctx context.Context, from govern.Caller, op string, args json.RawMessage) (json.RawMessage, *workbench.ToolReceipt, error)
+	// Repeat is Serve for the replay of a run: what that run's calls gave is given
+	// again, and nothing leaves.
+	Repeat(ctx context.Context, from govern.Caller, of *govern.Recorded, op string, args json.RawMessage) (json.RawMessage, *workbench.ToolReceipt, error)
 }
 
 // Tools knows the tools and connections of a project; *govern.Governor is one.
@@ -93,6 +96,8 @@ type Tools interface {
 	// MayRead refuses who may not use, now, every tool and connection that
 	// something of a session depends on. Code: access_denied.
 	MayRead(ctx context.Context, p workbench.Principal, sessionID string, on []workbench.Dependency) error
+	// Recorded is what the calls of a run of the session's owner gave.
+	Recorded(s workbench.Session, runID string, serve workbench.ReplayTools) *govern.Recorded
 	// Expire ends calls that nobody decided in time.
 	Expire(ctx context.Context) error
 	// Tell tells who decides of calls that wait.

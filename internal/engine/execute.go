@@ -10,6 +10,7 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/failpoint"
+	"github.com/workbenchdev/workbench/internal/govern"
 	"github.com/workbenchdev/workbench/internal/guestwire"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 	"github.com/workbenchdev/workbench/internal/store"
@@ -50,8 +51,9 @@ type execution struct {
 	exhausted atomic.Bool // a tool call was refused by their limit
 	refused   atomic.Bool // one was with another run's token
 	calls     store.Together
-	cell      *cell   // nil: a program of its own
-	shown     results // what the code showed
+	recorded  *govern.Recorded // of a replay: what the calls of the run that it repeats gave
+	cell      *cell            // nil: a program of its own
+	shown     results          // what the code showed
 }
 
 // execute takes a queued run to its terminal status. The caller holds c.mu,
@@ -76,6 +78,9 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	defer c.landed(run.ID)
 	if x.spec, err = e.openSpec(ctx, run); err != nil {
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
+	}
+	if of := x.spec.Replay; of != nil {
+		x.recorded = e.o.Tools.Recorded(s, of.RunID, of.Tools)
 	}
 	starting, ready := x.within(ctx, 2*startWithin)
 	how, err := c.ensure(starting, s)

@@ -46,21 +46,41 @@ func (e *Engine) Fork(ctx context.Context, p workbench.Principal, sessionID stri
 	}
 	like := forkRequest(from, req)
 	like.KeepMemory = from.KeepMemory && e.keepsMemory() // a fork has no say in it
-	s, r, err := e.newSession(ctx, p, like, from)
+	s, r, err := e.sessionLike(ctx, p, from, like, req)
 	if err != nil {
 		return workbench.Session{}, err
+	}
+	s.ForkedFrom = &workbench.Lineage{SessionID: from.ID, RunID: req.RunID, CommitID: c.ID}
+	s, err = e.branch(ctx, p, s, r, c)
+	if err == nil {
+		e.touch(ctx, from.ID)
+	}
+	return s, err
+}
+
+// sessionLike is a new session like another one, with its limits where the request
+// names no size.
+func (e *Engine) sessionLike(ctx context.Context, p workbench.Principal, from workbench.Session, like workbench.CreateSession, req workbench.ForkSession) (workbench.Session, workbench.Revision, error) {
+	s, r, err := e.newSession(ctx, p, like, from)
+	if err != nil {
+		return s, r, err
 	}
 	s.KeepAtExpiry, r.KeepAtExpiry = nonNil(from.KeepAtExpiry), nonNil(from.KeepAtExpiry)
 	if req.Size == "" { // limits as they are there, lowered
 		size, err := e.size(from.Size)
 		if err != nil {
-			return workbench.Session{}, err
+			return s, r, err
 		}
 		if s.Limits, err = from.Limits.Within(size.Limits, req.Limits); err != nil {
-			return workbench.Session{}, err
+			return s, r, err
 		}
 		r.Limits = s.Limits
 	}
+	return s, r, nil
+}
+
+// branch keeps a session that begins with the workspace of a commit.
+func (e *Engine) branch(ctx context.Context, p workbench.Principal, s workbench.Session, r workbench.Revision, c workbench.Commit) (workbench.Session, error) {
 	tree, err := e.loadTree(ctx, c)
 	if err != nil {
 		return workbench.Session{}, err
@@ -72,7 +92,6 @@ func (e *Engine) Fork(ctx context.Context, p workbench.Principal, sessionID stri
 	if err != nil {
 		return workbench.Session{}, err
 	}
-	s.ForkedFrom = &workbench.Lineage{SessionID: from.ID, RunID: req.RunID, CommitID: c.ID}
 	first := workbench.Commit{ID: workbench.NewID(workbench.KindCommit), SessionID: s.ID, TenantID: s.TenantID, Root: c.Root, Generation: s.Generation,
 		RunIDs: []string{}, Exclusive: true, Files: c.Files, Bytes: c.Bytes, RestoredFrom: c.ID, ManifestID: c.ManifestID, CreatedAt: s.CreatedAt}
 	if first, s.HistoryBytes, err = e.o.Store.Fork(ctx, p, s, r, first, refs); err != nil {
@@ -81,7 +100,6 @@ func (e *Engine) Fork(ctx context.Context, p workbench.Principal, sessionID stri
 		}
 		return workbench.Session{}, err
 	}
-	e.touch(ctx, from.ID)
 	s.HeadCommit = first.ID
 	return s, nil
 }

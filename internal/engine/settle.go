@@ -46,7 +46,15 @@ func (x *execution) Call(ctx context.Context, call guestwire.BrokerCall) (json.R
 // reach passes on what leaves the sandbox.
 func (x *execution) reach(ctx context.Context, call guestwire.BrokerCall) (json.RawMessage, error) {
 	run := workbench.Run{ID: x.run.ID, Revision: x.run.Revision, Language: x.run.Language, Lane: x.run.Lane} // what never changes of it
-	answer, receipt, err := x.e.o.Broker.Serve(ctx, govern.Caller{Session: x.s, Run: run, Epoch: x.epoch, Together: &x.calls}, call.Op, call.Args)
+	from := govern.Caller{Session: x.s, Run: run, Epoch: x.epoch, Together: &x.calls}
+	var answer json.RawMessage
+	var receipt *workbench.ToolReceipt
+	var err error
+	if x.recorded != nil {
+		answer, receipt, err = x.e.o.Broker.Repeat(ctx, from, x.recorded, call.Op, call.Args)
+	} else {
+		answer, receipt, err = x.e.o.Broker.Serve(ctx, from, call.Op, call.Args)
+	}
 	if receipt != nil {
 		x.log.note(workbench.LogCall, workbench.CallEntry{ReceiptID: receipt.ID, Number: receipt.Number, Tool: receipt.Tool, Version: receipt.Version,
 			Alias: receipt.Alias, Status: receipt.Status})

@@ -82,13 +82,16 @@ func (e *Engine) submit(ctx context.Context, p workbench.Principal, req workbenc
 	if req.Trail != nil {
 		req.Trail.Target = run.ID
 	}
+	if req.Replay != nil {
+		req.Replay.RunID, run.ReusableRun.ReplayID = run.ID, req.Replay.ID
+	}
 	hold, rules, err := e.o.Tools.Hold(ctx, s, run)
 	if err != nil {
 		return workbench.Submitted{}, err
 	}
 	lease := store.LeaseWish{EngineID: e.id, TTL: e.o.LeaseTTL}
 	run, replayed, err := e.o.Store.Admit(ctx, p, store.Admission{
-		Hold: hold, Decided: &rules, Trail: req.Trail, Dependencies: dependencies(selected),
+		Replay: req.Replay, Hold: hold, Decided: &rules, Trail: req.Trail, Dependencies: append(dependencies(selected), req.Dependencies...),
 		Run: run, IdempotencyKey: req.IdempotencyKey, Fingerprint: run.Fingerprint,
 		FingerprintVersion: workbench.FingerprintVersion, QueueLimit: s.Limits.QueuedRuns,
 		Check: func() error {
@@ -138,7 +141,8 @@ func (e *Engine) newRun(ctx context.Context, s workbench.Session, spec workbench
 		timeout = s.Limits.TimeoutMs
 	}
 	return workbench.Run{
-		ID: id, ExecutionID: id, ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID, SessionID: s.ID,
+		ReusableRun: workbench.ReusableRun{Mode: spec.ReusableRun.Mode, SeriesID: spec.ReusableRun.SeriesID, Of: spec.Of},
+		ID:          id, ExecutionID: id, ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID, SessionID: s.ID,
 		Revision: s.Revision, Lane: spec.Lane(), Language: spec.Language, Status: workbench.StatusQueued,
 		TimeoutMs: timeout, LimitsHit: []string{}, Notices: []workbench.Notice{}, Artifacts: []workbench.Artifact{},
 		Files: workbench.FilesChanged{Items: []workbench.ChangedFile{}}, Dependencies: []workbench.Dependency{},
@@ -171,6 +175,9 @@ func (e *Engine) validate(ctx context.Context, p workbench.Principal, s workbenc
 		return spec, nil, err
 	}
 	if err := validateCell(spec); err != nil {
+		return spec, nil, err
+	}
+	if err := spec.CheckReuse(); err != nil {
 		return spec, nil, err
 	}
 	if len(spec.Artifacts) > maxSelected {

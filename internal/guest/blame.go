@@ -41,8 +41,8 @@ func (w *watch) ebbs() bool {
 // before one more is, how many, and what two of them differ by where nobody takes
 // any.
 const (
-	ebbTime  = 500 * time.Millisecond
-	ebbLooks = 100
+	ebbTime  = 2 * time.Second
+	ebbLooks = 400
 	rises    = 4 << 20
 )
 

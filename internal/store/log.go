@@ -154,9 +154,12 @@ type out struct {
 	status workbench.Status
 	end    tail
 	asked  bool // a cancel was asked for
-	lane   workbench.Lane
-	number int64
-	step   struct {
+	// context is the cell's, reuse as it was admitted.
+	context string
+	reuse   workbench.ReusableRun
+	lane    workbench.Lane
+	number  int64
+	step    struct {
 		number     int
 		status     workbench.Status
 		generation int64
@@ -169,11 +172,15 @@ type out struct {
 func (t *tx) readOut(runID string) (out, error) {
 	var o out
 	var asked int64
-	err := t.row(`SELECT r.status, r.log_seq, r.stdout_bytes, r.stderr_bytes, r.cancel_requested, r.lane, r.number,
+	var reuse string
+	err := t.row(`SELECT r.status, r.log_seq, r.stdout_bytes, r.stderr_bytes, r.cancel_requested, r.lane, r.number, r.context_id, r.reuse,
 		s.number, s.status, s.generation, s.lease_epoch FROM runs r JOIN steps s ON s.run_id = r.id WHERE r.id = $1 ORDER BY s.number DESC LIMIT 1`, runID).
-		Scan(&o.status, &o.end.seq, &o.end.stdout, &o.end.stderr, &asked, &o.lane, &o.number,
+		Scan(&o.status, &o.end.seq, &o.end.stdout, &o.end.stderr, &asked, &o.lane, &o.number, &o.context, &reuse,
 			&o.step.number, &o.step.status, &o.step.generation, &o.step.epoch)
 	o.asked = asked != 0
+	if err == nil && reuse != "" {
+		err = fromJSON(reuse, &o.reuse)
+	}
 	return o, missing(err, "run")
 }
 

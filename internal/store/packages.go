@@ -13,6 +13,7 @@ import (
 // Errors: not_found, fenced, conflict (the run has ended), packages_refused (the
 // session has as many sets as it may).
 func (db *DB) AddPackages(ctx context.Context, runID string, epoch int64, set workbench.PackageSet) error {
+	set.RunID = runID
 	return db.write(ctx, "packages", func(t *tx) error {
 		h, err := t.lockForRun(runID, epoch, 0)
 		if err != nil {
@@ -49,7 +50,8 @@ func (db *DB) AddPackages(ctx context.Context, runID string, epoch int64, set wo
 	})
 }
 
-// PackagesInUse are the names of the sets that sessions which have not ended have.
+// PackagesInUse are the names of the sets that sessions which have not ended have, and
+// versions of series.
 func (db *DB) PackagesInUse(ctx context.Context) (map[string]bool, error) {
 	lists, err := all(ctx, db, func(r scanner) (sets []workbench.PackageSet, err error) {
 		var kept string
@@ -57,7 +59,7 @@ func (db *DB) PackagesInUse(ctx context.Context) (map[string]bool, error) {
 			err = fromJSON(kept, &sets)
 		}
 		return sets, err
-	}, "SELECT packages FROM sessions WHERE ended_at = 0 AND packages <> '[]'")
+	}, "SELECT packages FROM sessions WHERE ended_at = 0 AND packages <> '[]' UNION ALL SELECT packages FROM runs WHERE series_id <> '' AND packages <> '[]'")
 	used := map[string]bool{}
 	for _, sets := range lists {
 		for _, s := range sets {

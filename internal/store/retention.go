@@ -9,17 +9,18 @@ import (
 
 // due is the condition, for session s and $1 (the time a grace ago), that
 // nothing of it need be kept: it ended by then, and so did the life of its last
-// retained file.
+// retained file, and none of its runs is a version that was published.
 const due = `s.state <> 'active' AND s.ended_at <> 0 AND s.ended_at <= $1
-	AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.session_id = s.id AND (a.state IN ('ready', 'pending') OR a.gone_at > $1))`
+	AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.session_id = s.id AND (a.state IN ('ready', 'pending') OR a.gone_at > $1))
+	AND NOT EXISTS (SELECT 1 FROM runs k WHERE k.session_id = s.id AND k.series_kept <> 0)`
 
 // PurgeReceipts removes up to limit runs, with logs and changed files, of
 // sessions that ended a ReceiptGrace ago and whose last retained file went as
 // long ago, and whose own ReceiptEnds has passed; then what is left of the
 // sessions that have no run any more (commits with their blob references, rows
 // of files that are gone, revisions, the session). Of the commits it is
-// remembered for 30 days that there were any. It returns the runs. Their
-// idempotency keys are free again.
+// remembered for 30 days that there were any. A series goes with its last version.
+// It returns the runs. Their idempotency keys are free again.
 func (db *DB) PurgeReceipts(ctx context.Context, now time.Time, limit int) ([]string, error) {
 	var purged []string
 	err := db.write(ctx, "purge", func(t *tx) error {
@@ -34,8 +35,15 @@ func (db *DB) PurgeReceipts(ctx context.Context, now time.Time, limit int) ([]st
 			return err
 		}
 		for _, id := range purged {
+			series, err := scanString(t.row("SELECT series_id FROM runs WHERE id = $1", id))
+			if err != nil {
+				return err
+			}
 			// Its log, steps and changed files go with it.
 			if _, err := t.exec("DELETE FROM runs WHERE id = $1", id); err != nil {
+				return err
+			}
+			if _, err := t.exec("DELETE FROM series WHERE id = $1 AND id <> '' AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.series_id = series.id)", series); err != nil {
 				return err
 			}
 		}

@@ -23,23 +23,25 @@ type receipt struct {
 const runColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, r.sealed, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, r.packages"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, r.packages, r.reuse, r.series_id, r.series_version"
 
 // listedRunColumns leave the sealed spec out, and the locks of packages.
 const listedRunColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, NULL, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, '[]'"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, '[]', r.reuse, r.series_id, r.series_version"
 
 func scanRun(s scanner) (workbench.Run, error) {
 	var r workbench.Run
 	var exit sql.NullInt64
 	var cancel, stdout, stderr, created, started, finished, ends int64
-	var kept, dependencies, uses, approval, packages string
+	var kept, dependencies, uses, approval, packages, reuse, series string
+	var version int64
 	if err := s.Scan(&r.ID, &r.ProjectID, &r.TenantID, &r.UserID, &r.SessionID, &r.Revision, &r.Generation, &r.Number, &r.Lane, &r.Language,
 		&r.Status, &r.Reason, &r.Message, &exit, &r.Signal, &r.TimeoutMs, &r.IdempotencyKey, &r.Fingerprint, &r.Sealed, &cancel, &stdout, &stderr,
 		&kept, &dependencies, &r.InputRoot, &r.OutputRoot, &r.CommitID, &r.Image, &r.Driver, &r.PeakMemoryBytes, &created, &started, &finished,
-		&r.QueuedMs, &r.DurationMs, &ends, &r.ContextID, &r.ToolCalls, &uses, &approval, &packages); err != nil {
+		&r.QueuedMs, &r.DurationMs, &ends, &r.ContextID, &r.ToolCalls, &uses, &approval, &packages,
+		&reuse, &series, &version); err != nil {
 		return r, err
 	}
 	var k receipt
@@ -47,6 +49,12 @@ func scanRun(s scanner) (workbench.Run, error) {
 	if approval != "" {
 		r.Approval = &workbench.Approval{}
 		err = errors.Join(err, fromJSON(approval, r.Approval))
+	}
+	if reuse != "" {
+		err = errors.Join(err, fromJSON(reuse, &r.ReusableRun))
+	}
+	if version != 0 {
+		r.ReusableRun.SeriesID, r.ReusableRun.Version = series, version
 	}
 	r.ExecutionID, r.CancelRequested = r.ID, cancel != 0
 	if exit.Valid {
@@ -58,6 +66,7 @@ func scanRun(s scanner) (workbench.Run, error) {
 	r.Files = workbench.FilesChanged{Total: k.Files, Exclusive: k.Exclusive, Items: []workbench.ChangedFile{}}
 	r.Dependencies, r.Artifacts = list(r.Dependencies), []workbench.Artifact{}
 	r.CreatedAt, r.StartedAt, r.FinishedAt, r.ReceiptEnds = fromMicros(created), pointMicros(started), pointMicros(finished), pointMicros(ends)
+	r.ReusableRun = workbench.ReuseOf(r.ReusableRun, r)
 	if !r.Status.Terminal() || r.Outputs.Stdout.CapturedBytes < stdout || r.Outputs.Stderr.CapturedBytes < stderr {
 		// Until it is settled, what the log holds is what is known.
 		r.Outputs.Stdout = logged(r.Outputs.Stdout, stdout)

@@ -65,15 +65,19 @@ func (t *tx) insertSession(s workbench.Session, r workbench.Revision) error {
 	if s.ForkedFrom != nil {
 		from = *s.ForkedFrom
 	}
+	var packages any // NULL: those of what it is forked from
+	if s.Packages != nil {
+		packages = toJSON(s.Packages)
+	}
 	if _, err := t.exec(`INSERT INTO sessions (id, project_id, tenant_id, user_id, group_id, key_id, kind, agent, labels, state, generation,
 		revision, size, limits, tools, aliases, image, driver, isolation, created_at, expires_at, active_at, keep_at_expiry, keep_memory,
 		fork_session, fork_run, fork_commit, packages)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27,
-			COALESCE((SELECT f.packages FROM sessions f WHERE f.id = $25), '[]'))`,
+			COALESCE(CAST($28 AS TEXT), (SELECT f.packages FROM sessions f WHERE f.id = $25), '[]'))`,
 		s.ID, s.ProjectID, s.TenantID, s.UserID, s.GroupID, s.KeyID, string(s.Kind), s.Agent, labelsJSON(s.Labels), string(workbench.SessionActive),
 		s.Generation, r.Number, s.Size, toJSON(s.Limits), toJSON(list(s.Tools)), toJSON(list(s.Aliases)), s.Image, s.Driver, s.Isolation,
 		micros(s.CreatedAt), micros(s.ExpiresAt), micros(s.CreatedAt), toJSON(list(s.KeepAtExpiry)), oneOrZero(s.KeepMemory),
-		from.SessionID, from.RunID, from.CommitID); err != nil {
+		from.SessionID, from.RunID, from.CommitID, packages); err != nil {
 		return err
 	}
 	t.notify(SessionTopic(s.ID))

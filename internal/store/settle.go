@@ -161,6 +161,10 @@ func (t *tx) finish(sessionID string, r workbench.Run, o out) error {
 	if err := t.abandonCalls("approval = '' AND run_id = $1", r.ID, at); err != nil {
 		return err
 	}
+	series, version, err := t.version(r, o)
+	if err != nil {
+		return err
+	}
 	kept := receipt{Outputs: r.Outputs, LimitsHit: r.LimitsHit, Notices: r.Notices, Files: r.Files.Total, Exclusive: r.Files.Exclusive, Cell: r.Cell}
 	t.notify(RunTopic(r.ID), EndTopic(r.ID), SessionTopic(sessionID), QueueTopic)
 	// Fields that dispatch has set stay unless the settlement knows better.
@@ -168,10 +172,10 @@ func (t *tx) finish(sessionID string, r workbench.Run, o out) error {
 		input_root = CASE WHEN $9 <> '' THEN $9 ELSE input_root END, output_root = $10, commit_id = $11,
 		peak_memory = $12, started_at = CASE WHEN CAST($13 AS BIGINT) <> 0 THEN $13 ELSE started_at END, finished_at = $14, duration_ms = $15,
 		queued_ms = CASE WHEN started_at = 0 AND $14 > created_at THEN ($14 - created_at) / 1000 ELSE queued_ms END,
-		receipt_ends = $16, log_seq = $17, stdout_bytes = $18, stderr_bytes = $19 WHERE id = $1`,
+		receipt_ends = $16, log_seq = $17, stdout_bytes = $18, stderr_bytes = $19, series_id = $20, series_version = $21 WHERE id = $1`,
 		r.ID, string(r.Status), string(r.Reason), plain(r.Message), exit, r.Signal, toJSON(kept), toJSON(list(r.Dependencies)),
 		r.InputRoot, r.OutputRoot, r.CommitID, r.PeakMemoryBytes, microsOf(r.StartedAt), at, r.DurationMs,
-		ends, o.end.seq, o.end.stdout, o.end.stderr); err != nil {
+		ends, o.end.seq, o.end.stdout, o.end.stderr, series, version); err != nil {
 		return err
 	}
 	r.SessionID, r.Number, r.Lane = sessionID, o.number, o.lane

@@ -8,7 +8,7 @@ import (
 
 // Admission is one submission, checked and sealed by the engine.
 type Admission struct {
-	// Run gives ID, SessionID, Lane, Language, TimeoutMs, CreatedAt and Sealed.
+	// Run gives ID, SessionID, Lane, Language, TimeoutMs, CreatedAt, Reuse and Sealed.
 	// Owner, Number, Status and (when it is 0) Revision are set by the store. A
 	// Revision other than 0 must still be the session's current one, else
 	// version_mismatch: limits computed under an older configuration are then
@@ -37,6 +37,8 @@ type Admission struct {
 	// Dependencies are those of the files that the run is given: the session
 	// depends on them from then on.
 	Dependencies []workbench.Dependency
+	// Replay, when not nil, is recorded with the run.
+	Replay *workbench.Replay
 	// Lease, when not nil, is taken with the admission where the session's is
 	// free: whoever admits a run is about to work on it.
 	Lease *LeaseWish

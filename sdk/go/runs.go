@@ -29,6 +29,9 @@ type CreateRun struct {
 	// context are gone and nobody was told; by default nothing runs then.
 	ContextID     string                      `json:"contextId,omitempty"`
 	OnLostContext workbench.LostContextPolicy `json:"onLostContext,omitempty"`
+	// ReusableRun says whether the run becomes a version that can be run again; by
+	// default of a new series.
+	ReusableRun *workbench.ReuseRequest `json:"reusableRun,omitempty"`
 	// IdempotencyKey makes the submission safe to repeat: the same key with
 	// the same job gives the same run. Without one, every submission is a new
 	// job and this client never repeats it.
