@@ -63,6 +63,7 @@ const (
 	NotReusableShared  = "shared_workspace" // other code changed the workspace meanwhile
 	NotReusableCommit  = "no_commit"        // its workspace could not be committed
 	NotReusableSeries  = "series_gone"      // the series that it was to continue was deleted meanwhile
+	NotReusableOlder   = "not_recorded"     // it ended under a server that knew of no series
 )
 
 // ReusableRun is what a receipt says of the run's reuse.
@@ -99,7 +100,10 @@ func ReuseOf(had ReusableRun, r Run) ReusableRun {
 	default:
 		had.State, had.Reason = ReuseNotReusable, NotReusable(r)
 		if had.Reason == "" {
-			had.Reason = NotReusableSeries
+			had.Reason = NotReusableOlder
+			if had.SeriesID != "" {
+				had.Reason = NotReusableSeries
+			}
 		}
 	}
 	return had

@@ -37,6 +37,8 @@ type runFlags struct {
 	context  string
 	onLost   string
 	quiet    bool
+	series   string
+	scratch  bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -73,6 +75,8 @@ func (a *app) runCommand() *cobra.Command {
 	fl.StringVar(&f.context, "context", "", "context of that session to run in, as a cell: variables stay for the next one; default is one that needs no creating")
 	fl.StringVar(&f.onLost, "on-lost", "", "with --context: what to do when its variables are gone and nobody was told, fail or restart; default fail")
 	fl.BoolVar(&f.aside, "background", false, "in the session named by --session: print the run's id and return; it may take up to 60 minutes")
+	fl.StringVar(&f.series, "series", "", "series whose next version the run becomes, if it succeeds; without it a new one")
+	fl.BoolVar(&f.scratch, "scratch", false, "the run becomes no version")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no summary")
 	l.flags(fl, localData())
 	return c
@@ -121,6 +125,12 @@ func (a *app) submission(f runFlags, file string, args []string) (sdk.CreateRun,
 		}
 	}
 	r.Background = f.aside
+	if f.series != "" {
+		r.ReusableRun = &workbench.ReuseRequest{SeriesID: f.series}
+	}
+	if f.scratch {
+		r.ReusableRun = &workbench.ReuseRequest{Mode: workbench.ReuseOff, SeriesID: f.series}
+	}
 	if f.timed {
 		ms := f.timeout.Milliseconds()
 		r.TimeoutMs = &ms

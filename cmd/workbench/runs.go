@@ -101,11 +101,24 @@ func cameFrom(on []workbench.Dependency) string {
 	return strings.Join(all, ", ")
 }
 
+// inSeries says which version a run is, or executes.
+func inSeries(r workbench.ReusableRun) string {
+	switch {
+	case r.Of != nil && r.ReplayID != "":
+		return fmt.Sprintf("a replay of version %d of %s", r.Of.Version, r.Of.SeriesID)
+	case r.Of != nil:
+		return fmt.Sprintf("executes version %d of %s", r.Of.Version, r.Of.SeriesID)
+	case r.State == workbench.ReuseReady:
+		return fmt.Sprintf("version %d of %s", r.Version, r.SeriesID)
+	}
+	return ""
+}
+
 func (a *app) showRun(r workbench.Receipt) error {
 	err := a.fields("run", r.ID, "session", r.SessionID, "status", string(r.Status), "reason", string(r.Reason), "message", a.words(r.Message), "withheld", a.callError(r.Withheld),
 		"error", errorName(r), "lane", string(r.Lane), "language", string(r.Language), "context", r.ContextID, "cell", cellNumber(r.Run), "exit code", exitCode(r.Run), "signal", r.Signal, "took", took(r.Run), "queued for", millis(r.QueuedMs),
 		"stdout", a.bytes(r.Outputs.Stdout.TotalBytes), "stderr", a.bytes(r.Outputs.Stderr.TotalBytes),
-		"came from", a.words(cameFrom(r.Dependencies)), "commit", r.CommitID, "shared", sharedChanges(r.Run), "driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),
+		"came from", a.words(cameFrom(r.Dependencies)), "series", inSeries(r.ReusableRun), "commit", r.CommitID, "shared", sharedChanges(r.Run), "driver", r.Driver, "image", r.Image, "revision", fmt.Sprint(r.Revision), "generation", fmt.Sprint(r.Generation),
 		"created", a.when(r.CreatedAt), "started", a.whenever(r.StartedAt), "finished", a.whenever(r.FinishedAt))
 	if err != nil {
 		return err

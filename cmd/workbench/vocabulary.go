@@ -19,8 +19,12 @@ import (
 var vocabularies = map[string]map[string]string{
 	"workbench run": {
 		"timeoutMs": "--timeout", "ttlMs": "--timeout", "size": "--size", "image": "--image", "language": "--language", "code": "the program", "stdin": "--stdin",
-		"env": "--env", "args": "ARGUMENTS", "keep": "--keep", "artifactIds": "--file", "sessionId": "--session", "contextId": "--context", "background": "--background", "onLostContext": "--on-lost", "file": "--file", "name": "--file", "path": "--file", "out": "--out",
+		"env": "--env", "args": "ARGUMENTS", "keep": "--keep", "artifactIds": "--file", "sessionId": "--session", "contextId": "--context", "background": "--background", "onLostContext": "--on-lost", "reusableRun.seriesId": "--series", "seriesId": "--series", "file": "--file", "name": "--file", "path": "--file", "out": "--out",
 	},
+	"workbench replay":          {"version": "VERSION", "tools": "--tools"},
+	"workbench publish":         {"version": "VERSION", "expectedPublishedVersion": "--expected"},
+	"workbench series rollback": {"version": "VERSION", "expectedPublishedVersion": "--expected"},
+	"workbench series run":      {"version": "--version", "args": "ARGUMENTS", "env": "--env", "timeoutMs": "--timeout"},
 	"workbench contexts create": {"id": "--id", "language": "--language", "env": "--env", "cwd": "--cwd"},
 	"workbench session create": {
 		"kind": "--kind", "agent": "--agent", "labels": "--label", "limits": "--set-limit", "size": "--size", "image": "--image", "ttlMs": "--ttl", "keepMemory": "--keep-memory", "keepAtExpiry": "--keep-at-expiry",
@@ -106,6 +110,11 @@ var advice = []struct{ said, means string }{
 	{"POST /v1/workbench/keys", "workbench key create"},
 	{`made with "contents": true`, "made with --contents"},
 	{"restart the context with cancelActive: true", "use workbench contexts restart --cancel-active"},
+	{"GET /v1/workbench/series/{id}/versions lists those that there are", "workbench series versions SERIES lists those that there are"},
+	{"begin a new series; GET /v1/workbench/series lists those that there are", "begin a new series; workbench series list shows those that there are"},
+	{"replay it first: POST /v1/workbench/series/{id}/replays; what differs is on the replay", "replay it first: workbench replay SERIES VERSION; it shows what differs"},
+	{`send {"tools": "recorded"} to have what its calls gave served back`, "give --tools recorded to have what its calls gave served back"},
+	{"read the series, look at what was published meanwhile, and send its publishedVersion", "workbench series show SERIES tells what was published meanwhile: give that version with --expected"},
 	{"send one of them: GET /v1/workbench/sessions/{id}/commits lists the commits", "give one of them: workbench commits list SESSION lists the commits"},
 	{"limits.timeoutMs of the session; its limits.maxTimeoutMs is the longest", "the session's default; its limit maxTimeoutMs is the longest"},
 	{"background: true for a run of up to 3600000 ms", "--background for a run of up to 60m"},

@@ -6,7 +6,7 @@ var seriesDescriptions = map[string]string{
 	"of": "the version that the run executes: of a replay, or of a run by series", "replay": "the run that a replay repeats",
 
 	"ReusableRun.mode": "auto: a successful run becomes a version; off: it does not", "ReusableRun.state": "pending until the run has ended, then ready or not_reusable; off where the submission wanted none",
-	"ReusableRun.reason": "why it is not reusable: not_succeeded, cell, shared_workspace, no_commit, series_gone", "ReusableRun.seriesId": "the series of the version, or the one that it is to continue",
+	"ReusableRun.reason": "why it is not reusable: not_succeeded, cell, shared_workspace, no_commit, series_gone, not_recorded (by an older server)", "ReusableRun.seriesId": "the series of the version, or the one that it is to continue",
 	"ReusableRun.version": "number of the version, from 1", "ReusableRun.replayId": "the replay that the run is of",
 	"ReuseRequest.mode": "auto or off", "ReuseRequest.seriesId": "the series whose next version it becomes",
 

@@ -27,7 +27,7 @@ func TestHistoriesFromBeforeAreCounted(t *testing.T) {
 		wantCode(t, db.Close(), "")
 
 		raw := mustRaw(t, driver, dsn)
-		for _, back := range append(beforeTools(), "ALTER TABLE sessions DROP COLUMN packages", "ALTER TABLE runs DROP COLUMN packages", "ALTER TABLE sessions DROP COLUMN history_bytes", "ALTER TABLE tenants DROP COLUMN history_bytes",
+		for _, back := range append(append(beforeSeries(), beforeTools()...), "ALTER TABLE sessions DROP COLUMN packages", "ALTER TABLE runs DROP COLUMN packages", "ALTER TABLE sessions DROP COLUMN history_bytes", "ALTER TABLE tenants DROP COLUMN history_bytes",
 			"DELETE FROM schema_version WHERE version_id >= 7") {
 			if _, err := raw.Exec(back); err != nil {
 				t.Fatal(err)
@@ -42,6 +42,12 @@ func TestHistoriesFromBeforeAreCounted(t *testing.T) {
 			t.Fatalf("the histories hold %+v, want %+v", use, want)
 		}
 	})
+}
+
+// beforeSeries takes back what the tenth migration does.
+func beforeSeries() []string {
+	return []string{"DROP TABLE replays", "DROP TABLE publications", "DROP TABLE series", "DROP INDEX runs_series", "DROP INDEX runs_kept",
+		"ALTER TABLE runs DROP COLUMN reuse", "ALTER TABLE runs DROP COLUMN series_id", "ALTER TABLE runs DROP COLUMN series_version", "ALTER TABLE runs DROP COLUMN series_kept"}
 }
 
 // beforeTools takes back what the eighth migration does.
