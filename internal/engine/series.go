@@ -70,8 +70,8 @@ func (e *Engine) SeriesVersion(ctx context.Context, p workbench.Principal, id st
 		return out, err
 	}
 	out.Manifest.Size = s.Size
-	if !p.MayReadContents(v.Owner()) || e.mayLearn(ctx, p, v.Run) != nil {
-		return out, nil
+	if reads, err := e.reads(ctx, p, v.Run); err != nil || !reads {
+		return out, err
 	}
 	spec, err := e.openSpec(ctx, v.Run)
 	if err != nil {
@@ -83,6 +83,21 @@ func (e *Engine) SeriesVersion(ctx context.Context, p workbench.Principal, id st
 		out.Manifest.StdinSHA256 = digestOf([]byte(spec.Stdin))
 	}
 	return out, nil
+}
+
+// reads reports whether p may read, now, what the runs hold.
+func (e *Engine) reads(ctx context.Context, p workbench.Principal, runs ...workbench.Run) (bool, error) {
+	for _, run := range runs {
+		if !p.MayReadContents(run.Owner()) {
+			return false, nil
+		}
+		if err := e.mayLearn(ctx, p, run); workbench.HasCode(err, workbench.CodeAccessDenied) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 func versionOf(x workbench.Series, v store.VersionRun) workbench.SeriesVersion {
@@ -335,8 +350,8 @@ func (e *Engine) judge(ctx context.Context, p workbench.Principal, r workbench.R
 			return r, err
 		}
 	}
-	if !p.MayReadContents(run.Owner()) || e.mayLearn(ctx, p, run) != nil || e.mayLearn(ctx, p, v.Run) != nil {
-		return r, nil
+	if reads, err := e.reads(ctx, p, run, v.Run); err != nil || !reads {
+		return r, err
 	}
 	for i := range pairs {
 		if !pairs[i].Same {

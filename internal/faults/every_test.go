@@ -45,6 +45,10 @@ var elsewhere = map[string]struct{ file, says string }{
 	"store.expire_artifact.after_commit":    {"../store/crash_test.go", `{"expire_artifact", "1"`},
 	"store.packages.before_commit":          {"../store/crash_test.go", `{"packages", "1"`},
 	"store.packages.after_commit":           {"../store/crash_test.go", `{"packages", "1"`},
+	"store.judge.before_commit":             {"series_test.go", `"store.judge."+point`},
+	"store.judge.after_commit":              {"series_test.go", `"store.judge."+point`},
+	"store.publish.before_commit":           {"series_test.go", `"store.publish."+point`},
+	"store.publish.after_commit":            {"series_test.go", `"store.publish."+point`},
 }
 
 // points are the failpoints at which servers still have to die. Several worlds
