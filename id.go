@@ -31,6 +31,7 @@ const (
 	KindConnect  IDKind = "con"
 	KindSeries   IDKind = "ser"
 	KindReplay   IDKind = "rpl"
+	KindUsage    IDKind = "use"
 )
 
 var idEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)

@@ -36,6 +36,7 @@ type Run struct {
 	ProjectID   string   `json:"project"`
 	TenantID    string   `json:"tenant"`
 	UserID      string   `json:"user"`
+	KeyID       string   `json:"createdByKey,omitempty"` // that it was submitted with
 	SessionID   string   `json:"sessionId"`
 	Revision    int64    `json:"revision"`
 	Generation  int64    `json:"generation"` // of the sandbox it ran in; 0 until dispatched

@@ -62,7 +62,7 @@ const (
 	NotReusableCell    = "cell"             // its context's variables are part of what it began with
 	NotReusableShared  = "shared_workspace" // other code changed the workspace meanwhile
 	NotReusableCommit  = "no_commit"        // its workspace could not be committed
-	NotReusableSeries  = "series_gone"      // the series that it was to continue was deleted meanwhile
+	NotReusableSeries  = "series_gone"      // its series was deleted
 	NotReusableOlder   = "not_recorded"     // it ended under a server that knew of no series
 )
 
@@ -283,11 +283,18 @@ func DifferingFacts(pairs []FactPair) []string {
 	return out
 }
 
+// StartedReplay is the answer to StartReplay.
+type StartedReplay struct {
+	Replay
+	Repeated bool // the key named an earlier identical request, whose replay it is
+}
+
 // StartReplay asks for a replay.
 type StartReplay struct {
 	Version        int64       // 0: the last
 	Tools          ReplayTools // "": ReplayRefuses
 	IdempotencyKey string
+	Trail          *AuditEntry // as of SubmitRun
 }
 
 // PublishVersion asks for another published version.

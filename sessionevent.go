@@ -62,6 +62,8 @@ type RunEvent struct {
 	Status       Status `json:"status"` // queued, or terminal
 	Reason       Reason `json:"reason,omitempty"`
 	FilesChanged int    `json:"filesChanged,omitempty"`
+	SeriesID     string `json:"seriesId,omitempty"` // of the version that it became
+	Version      int64  `json:"version,omitempty"`
 }
 
 // ApprovalEvent is the Meta of approval: a call that waits, or what was decided.

@@ -80,7 +80,7 @@ func (a *app) rootCommand() *cobra.Command {
 	}
 	a.connection.flags(root.PersistentFlags())
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
-	root.AddCommand(a.serveCommand(), a.runCommand(), a.sessionCommand(), a.artifactCommand(), a.runsCommand(), a.contextsCommand(), a.filesCommand(), a.commitsCommand(), a.seriesCommand(), a.replayCommand(), a.publishCommand(), a.sizesCommand(),
+	root.AddCommand(a.serveCommand(), a.runCommand(), a.sessionCommand(), a.artifactCommand(), a.runsCommand(), a.contextsCommand(), a.filesCommand(), a.commitsCommand(), a.seriesCommand(), a.replayCommand(), a.publishCommand(), a.usageCommand(), a.sizesCommand(),
 		a.toolsCommand(), a.connectionCommand(), a.policyCommand(), a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.receiptsCommand(),
 		a.keyCommand(), a.auditCommand(), a.imageCommand(), a.doctorCommand(), a.verifyCommand(), a.versionCommand())
 	return root

@@ -24,7 +24,7 @@ func (a *app) seriesCommand() *cobra.Command {
 			"workbench replay runs a version again and compares; workbench publish makes one the series' published version.",
 	})
 	l.flags(c.PersistentFlags(), localData())
-	c.AddCommand(a.seriesList(&l), a.seriesShow(&l), a.seriesVersions(&l), a.seriesVersion(&l), a.seriesReplays(&l), a.seriesRun(&l), a.seriesRollback(&l))
+	c.AddCommand(a.seriesList(&l), a.seriesShow(&l), a.seriesVersions(&l), a.seriesVersion(&l), a.seriesReplays(&l), a.seriesRun(&l), a.seriesRollback(&l), a.seriesDelete(&l))
 	return c
 }
 
@@ -197,6 +197,16 @@ func (a *app) seriesRollback(l *local) *cobra.Command {
 	}
 	expectedPublished(c, &expected)
 	return c
+}
+
+func (a *app) seriesDelete(l *local) *cobra.Command {
+	return &cobra.Command{
+		Use: "delete SERIES", Short: "Delete a series, with its publications and replays", Args: exactly(1),
+		Long: "Its runs stay as long as other runs do, published ones too, and are versions no longer.",
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.withClient(c, l, func(ctx context.Context, client *client) error { return client.DeleteSeries(ctx, args[0]) })
+		},
+	}
 }
 
 func expectedPublished(c *cobra.Command, n *int64) {

@@ -62,6 +62,8 @@ func (a *app) serveCommand() *cobra.Command {
 	fl.DurationSliceVar(&l.options.WarnBefore, "warn-before", workbench.DefaultWarnings(), "times before a session's deadline at which it is warned; half its life at most")
 	bytesVar(fl, &l.options.SessionHistory, "history-per-session", workbench.DefaultSessionHistoryBytes, "what the commits of a session may take; 0: no bound")
 	bytesVar(fl, &l.options.TenantHistory, "history-per-tenant", workbench.DefaultTenantHistoryBytes, "what the commits of all sessions of a tenant may take; 0: no bound")
+	fl.StringToIntVar(&l.options.Rates, "rate", nil, "what a second of active time costs, in millionths, by size, such as standard=25,medium=50; default nothing")
+	fl.StringVar(&l.options.RateVersion, "rate-version", "", "name of that price list, which charges are told with")
 	fl.IntVar(&l.options.MaxSandboxes, "max-sandboxes", 0, "live sandboxes; default by the host's memory")
 	fl.BoolVar(&l.options.ToolPrograms, "tool-programs", false, "let admin keys declare tools that are programs of this host (workbench tools add --mcp-stdio): whoever has such a key then runs programs here, as this server's user and outside of any sandbox")
 	return c

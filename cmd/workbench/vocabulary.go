@@ -21,6 +21,7 @@ var vocabularies = map[string]map[string]string{
 		"timeoutMs": "--timeout", "ttlMs": "--timeout", "size": "--size", "image": "--image", "language": "--language", "code": "the program", "stdin": "--stdin",
 		"env": "--env", "args": "ARGUMENTS", "keep": "--keep", "artifactIds": "--file", "sessionId": "--session", "contextId": "--context", "background": "--background", "onLostContext": "--on-lost", "reusableRun.seriesId": "--series", "seriesId": "--series", "file": "--file", "name": "--file", "path": "--file", "out": "--out",
 	},
+	"workbench usage":           {"groupBy": "--by", "session": "--session", "since": "--since", "until": "--until"},
 	"workbench replay":          {"version": "VERSION", "tools": "--tools"},
 	"workbench publish":         {"version": "VERSION", "expectedPublishedVersion": "--expected"},
 	"workbench series rollback": {"version": "VERSION", "expectedPublishedVersion": "--expected"},

@@ -1,6 +1,6 @@
 package api
 
-// seriesDescriptions are those of reusable runs and replays.
+// seriesDescriptions are those of reusable runs and replays, and of usage.
 var seriesDescriptions = map[string]string{
 	"reusableRun": "whether the run becomes a version that can be run again, and which", "seriesId": "the series", "replayId": "the replay",
 	"of": "the version that the run executes: of a replay, or of a run by series", "replay": "the run that a replay repeats",
@@ -27,4 +27,9 @@ var seriesDescriptions = map[string]string{
 	"ReplayOf.runId": "the run that it repeats", "ReplayOf.tools": "what becomes of tool calls",
 	"FactPair.name": "status, exitCode, outputs, stdout, stderr, result, bytes or artifacts", "FactPair.original": "of the version's run: a value, or digests", "FactPair.replay": "of the replay's run",
 	"FactPair.same": "they are the same", "FactPair.diff": "of text, from the original to the replay, as a unified diff",
+
+	"Usage.group": "id, size or day (UTC); empty where it is of none, such as the run of an upload; absent in a total", "Usage.durationUs": "active sandbox time, in microseconds", "Usage.chargeMicros": "what it costs, in millionths of the rate's currency",
+	"Usage.inputTokens": "tokens that language models were given", "Usage.outputTokens": "tokens that they gave", "Usage.retainedBytes": "bytes of files that were retained",
+	"UsageReport.groupBy": "what it is summed up by", "UsageReport.since": "as asked for", "UsageReport.until": "as asked for", "UsageReport.total": "of all groups, those of other pages too", "UsageReport.items": "a page of groups, in order of their names",
+	"RunEvent.seriesId": "the series that it became a version of", "RunEvent.version": "the version", "PackageSet.runId": "the run that installed it",
 }

@@ -3,6 +3,7 @@ package api_test
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +89,12 @@ func TestEveryOperation(t *testing.T) {
 	w.Do("GET", base+"/events", key, "").Want(200)
 
 	w.useSeries(key, run)
+	if got := w.Do("GET", "/v1/workbench/usage?groupBy=session&session="+session, key, "").Want(200).Text("items.0.retainedBytes"); got != "5" {
+		t.Errorf("%s bytes were retained, want 5", got)
+	}
+	if got := string(w.Do("GET", "/v1/workbench/usage?groupBy=session&limit=1", key, "", "Accept", "text/csv").Want(200).Body); !strings.HasPrefix(got, "session,durationUs,") || !strings.Contains(got, "\n"+session+",0,0,0,0,5\n") {
+		t.Errorf("the lines are %q", got)
+	}
 	w.useTools(admin, key)
 	w.Do("GET", "/v1/workbench/runtime-tiers", key, "").Want(200)
 	w.Do("GET", "/v1/workbench/audit?action=run.submit", admin, "").Want(200)
@@ -139,6 +146,11 @@ func (w *world) useSeries(key, run string) {
 	w.Do("POST", one+"/publish", key, `{"version":2,"expectedPublishedVersion":1}`).Want(200)
 	if got := w.Do("POST", one+"/rollback", key, `{"expectedPublishedVersion":2}`).Want(200).Text("publishedVersion"); got != "1" {
 		w.t.Errorf("rolled back to %s, want 1", got)
+	}
+	w.Do("DELETE", one, key, "").Want(204)
+	w.Do("GET", one, key, "").Want(404)
+	if got := w.Do("GET", v1+"/runs/"+run, key, "").Want(200).Text("reusableRun.reason"); got != workbench.NotReusableSeries {
+		w.t.Errorf("the run of a series that was deleted says %q", got)
 	}
 }
 

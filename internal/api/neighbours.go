@@ -48,6 +48,7 @@ type Engine interface {
 	Workspace
 	Series
 
+	Usage(ctx context.Context, p workbench.Principal, q workbench.UsageQuery) (workbench.UsageReport, error)
 	Sizes(ctx context.Context) []workbench.Size
 	Ready(ctx context.Context) error
 }
@@ -72,10 +73,11 @@ type Series interface {
 	Series(ctx context.Context, p workbench.Principal, id string) (workbench.Series, error)
 	SeriesVersions(ctx context.Context, p workbench.Principal, id string, page workbench.Page) (workbench.List[workbench.SeriesVersion], error)
 	SeriesVersion(ctx context.Context, p workbench.Principal, id string, version int64) (workbench.SeriesVersion, error)
-	StartReplay(ctx context.Context, p workbench.Principal, seriesID string, r workbench.StartReplay) (workbench.Replay, error)
+	StartReplay(ctx context.Context, p workbench.Principal, seriesID string, r workbench.StartReplay) (workbench.StartedReplay, error)
 	Replay(ctx context.Context, p workbench.Principal, id string, wait time.Duration) (workbench.Replay, error)
 	Replays(ctx context.Context, p workbench.Principal, seriesID string, version int64, page workbench.Page) (workbench.List[workbench.Replay], error)
 	Publish(ctx context.Context, p workbench.Principal, seriesID string, r workbench.PublishVersion) (workbench.Series, error)
+	DeleteSeries(ctx context.Context, p workbench.Principal, seriesID string, trail workbench.AuditEntry) error
 	RunVersion(ctx context.Context, p workbench.Principal, seriesID string, r workbench.RunVersion) (workbench.Submitted, error)
 }
 

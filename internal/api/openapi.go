@@ -44,6 +44,7 @@ func Document(version string) []byte {
 			{Name: "workspace", Description: "The files of a session as they are now."},
 			{Name: "history", Description: "Commits of a session's workspace: to read, compare, go back to and fork."},
 			{Name: "series", Description: "Programs that can be run again: versions, replays, publications."},
+			{Name: "usage", Description: "What was used, and what it costs."},
 			{Name: "tools", Description: "Governed tools: where they come from, connections, rules, receipts and approvals."},
 			{Name: "keys", Description: "API keys and the audit trail; for admin keys."},
 			{Name: "system", Description: "The server itself."},

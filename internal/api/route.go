@@ -111,7 +111,7 @@ const base = "/v1/workbench"
 func routes() []Route {
 	var all []Route
 	parts := []PathPart{contextPart, resultPart, appPart, versionPart}
-	for _, group := range [][]Route{sessionRoutes(), runRoutes(), contextRoutes(), artifactRoutes(), historyRoutes(), seriesRoutes(), workspaceRoutes(), toolRoutes(), ruleRoutes(), keyRoutes(), systemRoutes()} {
+	for _, group := range [][]Route{sessionRoutes(), runRoutes(), contextRoutes(), artifactRoutes(), historyRoutes(), seriesRoutes(), usageRoutes(), workspaceRoutes(), toolRoutes(), ruleRoutes(), keyRoutes(), systemRoutes()} {
 		all = append(all, group...)
 	}
 	for i := range all {

@@ -38,6 +38,11 @@ func seriesRoutes() []Route {
 			Replies: []Reply{ok("The series.", workbench.Series{})},
 		}),
 		of(Route{
+			Method: http.MethodDelete, Pattern: seriesPath, ID: "deleteSeries", Summary: "Delete a series",
+			Description: "With its publications and replays. Its runs stay as long as other runs do, published ones too, and are versions no longer.",
+			Scope:       workbench.ScopeExecute, Admin: AdminManages, Action: "series.delete", handle: deleteSeries, Replies: []Reply{{Status: http.StatusNoContent, Doc: "It is deleted."}},
+		}),
+		of(Route{
 			Method: http.MethodGet, Pattern: seriesPath + "/versions", ID: "listSeriesVersions", Summary: "List the versions of a series, newest first",
 			Description: "A version stays as long as its run's receipt; once it was published, for good.",
 			Scope:       workbench.ScopeRead, Admin: AdminReads, handle: listSeriesVersions, Params: []Param{limitParam, cursorParam},
@@ -98,6 +103,15 @@ func getSeries(c *call) error {
 	return c.json(http.StatusOK, x)
 }
 
+func deleteSeries(c *call) error {
+	if err := c.s.o.Engine.DeleteSeries(c.ctx, c.p, c.id, c.trailOfSuccess()); err != nil {
+		return err
+	}
+	c.recorded = true // with the deletion
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 func listSeriesVersions(c *call) error {
 	list, err := c.s.o.Engine.SeriesVersions(c.ctx, c.p, c.id, c.q.page())
 	if err != nil {
@@ -125,14 +139,15 @@ func replaySeries(c *call) error {
 	if err != nil {
 		return err
 	}
-	r, err := c.s.o.Engine.StartReplay(c.ctx, c.p, c.id, workbench.StartReplay{Version: orZero(b.Version), Tools: b.Tools, IdempotencyKey: key})
+	c.note("series", c.id)
+	trail := c.trailOfSuccess()
+	r, err := c.s.o.Engine.StartReplay(c.ctx, c.p, c.id, workbench.StartReplay{Version: orZero(b.Version), Tools: b.Tools, IdempotencyKey: key, Trail: &trail})
 	if err != nil {
 		return err
 	}
-	c.note("replay", r.ID)
-	c.note("run", r.RunID)
+	c.target, c.recorded = r.RunID, !r.Repeated
 	c.w.Header().Set("Location", base+"/replays/"+r.ID)
-	return c.json(http.StatusAccepted, r)
+	return c.json(http.StatusAccepted, r.Replay)
 }
 
 func orZero(n *int64) int64 {

@@ -48,6 +48,7 @@ func newRegistry() huma.Registry {
 	alias[workbench.ReuseState, reuseStateSchema](r)
 	alias[workbench.ReplayTools, replayToolsSchema](r)
 	alias[workbench.Verdict, verdictSchema](r)
+	alias[workbench.UsageGroup, usageGroupSchema](r)
 	return r
 }
 
@@ -103,6 +104,7 @@ type (
 	reuseStateSchema       struct{}
 	replayToolsSchema      struct{}
 	verdictSchema          struct{}
+	usageGroupSchema       struct{}
 )
 
 func (appKindSchema) Schema(huma.Registry) *huma.Schema    { return enum(workbench.AppKinds()...) }
@@ -123,6 +125,9 @@ func (reuseStateSchema) Schema(huma.Registry) *huma.Schema {
 }
 func (replayToolsSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.ReplayRefuses, workbench.ReplayRecorded)
+}
+func (usageGroupSchema) Schema(huma.Registry) *huma.Schema {
+	return enum(workbench.UsageGroups()...)
 }
 func (verdictSchema) Schema(huma.Registry) *huma.Schema {
 	return enum(workbench.VerdictMatches, workbench.VerdictDiffers)

@@ -40,9 +40,9 @@ func (e *standIn) again(ctx context.Context, p workbench.Principal, id string, v
 	return run, err
 }
 
-func (e *standIn) StartReplay(ctx context.Context, p workbench.Principal, id string, r workbench.StartReplay) (workbench.Replay, error) {
-	var replay workbench.Replay
-	_, err := e.again(ctx, p, id, r.Version, &replay)
+func (e *standIn) StartReplay(ctx context.Context, p workbench.Principal, id string, r workbench.StartReplay) (workbench.StartedReplay, error) {
+	replay := workbench.StartedReplay{Repeated: true} // the face writes its row of the trail
+	_, err := e.again(ctx, p, id, r.Version, &replay.Replay)
 	return replay, err
 }
 

@@ -80,7 +80,7 @@ func (b *Broker) Serve(ctx context.Context, from govern.Caller, op string, args 
 	case guestwire.OpWebSearch:
 		return b.webSearch(ctx, from, args)
 	case guestwire.OpPackages:
-		answer, err := b.packages(ctx, from, args)
+		answer, err := b.packages(ctx, from, nil, args)
 		return answer, nil, err
 	case guestwire.OpFetch:
 		answer, err := b.fetch(ctx, from, args)

@@ -14,8 +14,11 @@ import (
 // replay_called_tools.
 func (b *Broker) Repeat(ctx context.Context, from govern.Caller, of *govern.Recorded, op string, args json.RawMessage) (json.RawMessage, *workbench.ToolReceipt, error) {
 	switch op {
-	case guestwire.OpToolSearch, guestwire.OpToolSchema, guestwire.OpPackages:
+	case guestwire.OpToolSearch, guestwire.OpToolSchema:
 		return b.Serve(ctx, from, op, args)
+	case guestwire.OpPackages:
+		answer, err := b.packages(ctx, from, of, args)
+		return answer, nil, err
 	case guestwire.OpReceipt:
 		var asked guestwire.ReceiptArgs
 		if err := read(args, &asked); err != nil {

@@ -232,3 +232,66 @@ func TestOneWinner(t *testing.T) {
 		t.Errorf("%v, want one winner", won)
 	}
 }
+
+// TestReplayHasTheOriginalsPackages: those that it began with and those that it
+// installed, though the registry has newer ones.
+func TestReplayHasTheOriginalsPackages(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	d, reg := mustShop(t)
+	d.rules(t, "packages", allowPackages)
+	reg.wheel(t, "greeting", "1.0", "py3-none-any", "VERSION = 1\n")
+	reg.wheel(t, "parting", "1.0", "py3-none-any", "VERSION = 1\n")
+	s := mustSessionOf(t, d.mustUser(t, "acme", "ada"), patient())
+	installs := s.mustPython("workbench.packages.install('greeting')\nimport greeting\nprint(greeting.VERSION)")
+	wantOut(t, installs, "1\n")
+	began := s.mustPython("import greeting\nprint(greeting.VERSION)\ntry: import parting\nexcept ImportError: print('not there')")
+	wantOut(t, began, "1\nnot there\n")
+	s.mustPython("workbench.packages.install('parting')")
+	reg.wheel(t, "greeting", "2.0", "py3-none-any", "VERSION = 2\n")
+	asked := reg.asks()
+	for _, run := range []workbench.Receipt{installs, began} {
+		if r := s.mustReplay(run.ReusableRun.SeriesID, sdk.ReplaySeries{}); r.Verdict != workbench.VerdictMatches {
+			t.Errorf("%+v", r)
+		}
+	}
+	if reg.asks() != asked {
+		t.Errorf("a replay asked the registry %d times", reg.asks()-asked)
+	}
+	v, err := s.c.SeriesVersion(t.Context(), began.ReusableRun.SeriesID, 1)
+	if err != nil || len(v.Manifest.Packages) != 1 || v.Manifest.Packages[0].Requested[0] != "greeting" || v.Manifest.Packages[0].RunID != installs.ID {
+		t.Errorf("%+v, %v", v.Manifest.Packages, err)
+	}
+	other := s.mustPython("import os\nname = 'greeting==2.0' if os.path.exists('first') else 'greeting==1.0'\nopen('first', 'w').close()\n" +
+		"try: print(workbench.packages.install(name)['requested'])\nexcept workbench.WorkbenchError as e: print(e.code)")
+	wantOut(t, other, "['greeting==1.0']\n")
+	if r := s.mustReplay(other.ReusableRun.SeriesID, sdk.ReplaySeries{}); r.Verdict != workbench.VerdictMatches {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestDeletedSeries: its runs are versions no longer.
+func TestDeletedSeries(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	s := mustShared(t).mustSession(t, sdk.CreateSession{})
+	run := s.mustBash("echo x")
+	series := run.ReusableRun.SeriesID
+	replay := s.mustReplay(series, sdk.ReplaySeries{})
+	if _, err := s.c.PublishSeries(t.Context(), series, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.c.DeleteSeries(t.Context(), series); err != nil {
+		t.Fatal(err)
+	}
+	after, err := s.c.GetRun(t.Context(), run.ID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantReuse(t, after, workbench.ReuseNotReusable, workbench.NotReusableSeries, 0)
+	_, err = s.c.Replay(t.Context(), replay.ID, 0)
+	wantCode(t, err, workbench.CodeNotFound)
+	_, err = s.c.RunSeries(t.Context(), series, sdk.RunSeries{Version: 1})
+	wantCode(t, err, workbench.CodeNotFound)
+	if _, err := s.c.CreateSessionRun(t.Context(), s.id, sdk.CreateRun{Language: workbench.Bash, Code: "true", ReusableRun: &workbench.ReuseRequest{SeriesID: series}}); !workbench.HasCode(err, workbench.CodeNotFound) {
+		t.Errorf("a series that was deleted is continued: %v", err)
+	}
+}

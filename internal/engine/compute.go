@@ -9,8 +9,10 @@ import (
 
 	"github.com/workbenchdev/workbench"
 	"github.com/workbenchdev/workbench/internal/guestwire"
+	"github.com/workbenchdev/workbench/internal/meter"
 	"github.com/workbenchdev/workbench/internal/sandbox"
 	"github.com/workbenchdev/workbench/internal/sandbox/pool"
+	"github.com/workbenchdev/workbench/internal/store"
 	"github.com/workbenchdev/workbench/internal/workspace"
 )
 
@@ -57,8 +59,11 @@ type compute struct {
 	oomKills   int64     // processes of box that the host had killed for memory, when last looked at
 	known      int64     // generation that a run is known to have been dispatched in
 	keep       bool      // the session keeps its memory when it is suspended
-	tenant     string    // of the session, once it has a sandbox
-	binding    string    // of box: what its guest is bound to
+	meter      meter.Meter
+	rate       workbench.Size     // what active time costs
+	unmetered  []store.ActiveTime // of the session's runs, not in the ledger yet
+	tenant     string             // of the session, once it has a sandbox
+	binding    string             // of box: what its guest is bound to
 
 	transfers atomic.Int32 // files of the session on their way, and lanes at work: they keep it awake
 	idleSince atomic.Int64 // monotonic, see Engine.uptime; 0 while it works or has no sandbox
@@ -88,6 +93,7 @@ func newCompute(e *Engine, id string) *compute {
 // from what the others change that are out at any time while it is. The caller
 // holds c.mu.
 func (c *compute) joined(x *execution) {
+	c.meter.Begin(x.run.ID, c.e.elapsed())
 	c.out[x] = true
 	c.since = append(c.since, x.run.ID)
 	if len(c.out) > 1 {

@@ -234,6 +234,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	e.loop(e.concludeEnded, e.o.SweepEvery)
 	e.loop(e.forgetEnded, e.o.SweepEvery)
 	e.loop(e.expireCalls, e.o.SweepEvery)
+	e.loop(e.meterActive, workbench.MeterEvery)
 	e.loop(e.tellOfCalls, e.o.SweepEvery)
 	if e.o.SuspendAfter > 0 {
 		e.loop(e.suspendIdle, min(suspendEvery, max(time.Millisecond, e.o.SuspendAfter/2)))

@@ -99,6 +99,9 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 		}
 		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
 	}
+	if c.rate, err = e.size(s.Size); err != nil {
+		return x.refuse(ctx, workbench.ReasonInfrastructure, err)
+	}
 	x.run.Generation = c.generation
 	first, err := c.first(ctx)
 	if err != nil {
@@ -126,7 +129,9 @@ func (e *Engine) execute(ctx context.Context, c *compute, run workbench.Run) err
 	}
 	c.mu.Unlock()
 	end, err := x.carry(ctx)
+	over := e.elapsed() // what follows, such as its commit, is no active time
 	c.mu.Lock()
+	c.used(c.meter.End(run.ID, over))
 	if err == nil {
 		err = end(ctx)
 	}

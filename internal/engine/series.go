@@ -210,54 +210,50 @@ const replaySlack = time.Hour
 // StartReplay runs a version again, in a new session with the workspace, packages,
 // image, size and configuration that it began with. Codes: not_found, replay_called_tools
 // (the version called tools, and none are to be served back), and those of Submit.
-func (e *Engine) StartReplay(ctx context.Context, p workbench.Principal, seriesID string, req workbench.StartReplay) (workbench.Replay, error) {
+func (e *Engine) StartReplay(ctx context.Context, p workbench.Principal, seriesID string, req workbench.StartReplay) (workbench.StartedReplay, error) {
+	none := workbench.StartedReplay{}
 	if err := p.Require(workbench.ScopeExecute); err != nil {
-		return workbench.Replay{}, err
+		return none, err
 	}
 	if req.Tools == "" {
 		req.Tools = workbench.ReplayRefuses
 	}
 	x, err := e.o.Store.Series(ctx, p, seriesID)
 	if err != nil {
-		return workbench.Replay{}, err
+		return none, err
 	}
 	if req.Version == 0 {
 		req.Version = x.Versions
 	}
 	_, v, err := e.version(ctx, p, seriesID, req.Version)
 	if err != nil {
-		return workbench.Replay{}, err
+		return none, err
 	}
 	o, err := e.origin(ctx, p, v)
 	if err != nil {
-		return workbench.Replay{}, err
+		return none, err
 	}
 	if err := replayable(v.Run, req.Tools); err != nil {
-		return workbench.Replay{}, err
+		return none, err
 	}
 	s, err := e.again(ctx, p, o, time.Duration(v.TimeoutMs)*time.Millisecond+replaySlack, map[string]string{"replay": seriesID})
 	if err != nil {
-		return workbench.Replay{}, err
+		return none, err
 	}
 	spec := o.spec
 	spec.Artifacts, spec.TimeoutMs, spec.ReusableRun = nil, v.TimeoutMs, workbench.ReuseRequest{Mode: workbench.ReuseOff}
 	spec.Of, spec.Replay = &workbench.VersionRef{SeriesID: seriesID, Version: req.Version}, &workbench.ReplayOf{RunID: v.ID, Tools: req.Tools}
 	r := workbench.Replay{ID: workbench.NewID(workbench.KindReplay), ProjectID: s.ProjectID, TenantID: s.TenantID, UserID: s.UserID, SessionID: s.ID,
 		SeriesID: seriesID, Version: req.Version, Tools: req.Tools, CreatedAt: s.CreatedAt}
-	return e.submitAgain(ctx, p, s, spec, o, req.IdempotencyKey, &r)
-}
-
-// submitAgain submits the run of a replay. A repeat of an earlier one leaves nothing
-// of its own behind.
-func (e *Engine) submitAgain(ctx context.Context, p workbench.Principal, s workbench.Session, spec workbench.RunSpec, o origin, key string, r *workbench.Replay) (workbench.Replay, error) {
-	sub, err := e.Submit(ctx, p, workbench.SubmitRun{SessionID: s.ID, Spec: spec, IdempotencyKey: key, Replay: r, Dependencies: o.Dependencies})
+	sub, err := e.Submit(ctx, p, workbench.SubmitRun{SessionID: s.ID, Spec: spec, IdempotencyKey: req.IdempotencyKey, Trail: req.Trail, Replay: &r, Dependencies: o.Dependencies})
 	if err != nil || sub.Replayed {
-		e.discard(ctx, p, s)
+		e.discard(ctx, p, s) // a repeat leaves nothing of its own behind
 	}
 	if err != nil {
-		return workbench.Replay{}, err
+		return none, err
 	}
-	return e.o.Store.ReplayOf(ctx, p, sub.Run.ID)
+	made, err := e.o.Store.ReplayOf(ctx, p, sub.Run.ID)
+	return workbench.StartedReplay{Replay: made, Repeated: sub.Replayed}, err
 }
 
 // discard closes a session in which nothing has run.
@@ -494,6 +490,17 @@ func (e *Engine) Publish(ctx context.Context, p workbench.Principal, seriesID st
 		}
 	}
 	return e.o.Store.Publish(ctx, p, store.PublishRecord{SeriesID: seriesID, PublishVersion: req, By: p.UserID, At: e.now()})
+}
+
+// DeleteSeries deletes a series: its runs are versions no longer, and stay as long as
+// other runs do. Code: not_found.
+func (e *Engine) DeleteSeries(ctx context.Context, p workbench.Principal, seriesID string, trail workbench.AuditEntry) error {
+	if !p.Has(workbench.ScopeManage) || !p.Admin() {
+		if err := p.Require(workbench.ScopeExecute); err != nil {
+			return err
+		}
+	}
+	return e.o.Store.DeleteSeries(ctx, p, seriesID, trail)
 }
 
 // RunVersion runs a version of a series with other inputs, in a new session that

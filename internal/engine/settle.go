@@ -273,7 +273,7 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 	if tail.err != nil {
 		return tail.err // the log is a prefix; the step is recovered as unknown
 	}
-	s.Run, s.Entries = x.run, tail.entries
+	s.Run, s.Entries, s.Usage = x.run, tail.entries, x.c.unmetered
 	if err := failpoint.Hit("engine.settle.before"); err != nil {
 		return err
 	}
@@ -285,6 +285,7 @@ func (x *execution) finish(ctx context.Context, made workspace.Committed, commit
 	if err != nil {
 		return err
 	}
+	x.c.unmetered = nil
 	if err := failpoint.Hit("engine.settle.after"); err != nil {
 		return err
 	}

@@ -45,8 +45,12 @@ var elsewhere = map[string]struct{ file, says string }{
 	"store.expire_artifact.after_commit":    {"../store/crash_test.go", `{"expire_artifact", "1"`},
 	"store.packages.before_commit":          {"../store/crash_test.go", `{"packages", "1"`},
 	"store.packages.after_commit":           {"../store/crash_test.go", `{"packages", "1"`},
+	"store.meter.before_commit":             {"../store/crash_test.go", `{"meter", "1"`},
+	"store.meter.after_commit":              {"../store/crash_test.go", `{"meter", "1"`},
 	"store.judge.before_commit":             {"series_test.go", `"store.judge."+point`},
 	"store.judge.after_commit":              {"series_test.go", `"store.judge."+point`},
+	"store.delete_series.before_commit":     {"series_test.go", `"store.delete_series."+point`},
+	"store.delete_series.after_commit":      {"series_test.go", `"store.delete_series."+point`},
 	"store.publish.before_commit":           {"series_test.go", `"store.publish."+point`},
 	"store.publish.after_commit":            {"series_test.go", `"store.publish."+point`},
 }

@@ -64,6 +64,12 @@ func (r *Recorded) Call(ctx context.Context, req CallRequest) (workbench.ToolRec
 	return given, err
 }
 
+// Packages are the sets that the run had at its end.
+func (r *Recorded) Packages(ctx context.Context) ([]workbench.PackageSet, error) {
+	run, err := r.g.o.Store.Run(ctx, r.owner, r.runID)
+	return run.Packages, err
+}
+
 func (r *Recorded) load(ctx context.Context) error {
 	if r.loaded {
 		return nil

@@ -10,6 +10,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -160,6 +162,47 @@ func (s *Service) take(ctx context.Context, key string, r Request) (workbench.Pa
 	s.shelf.touch(set.Name, now)
 	set.Requested = r.Packages
 	return set, true, s.o.Store.AddPackages(ctx, r.RunID, r.Epoch, set)
+}
+
+// Recall notes a set with a run, as another one had it for the same request: one of
+// those that it had. ok is false where it had none for that, or it is not there any more.
+// Codes: those of Store.AddPackages.
+func (s *Service) Recall(ctx context.Context, r Request, had []workbench.PackageSet) (set workbench.PackageSet, ok bool, err error) {
+	s.keeping.RLock()
+	defer s.keeping.RUnlock()
+	name, err := s.had(ctx, r, had)
+	if err != nil || name == "" {
+		return workbench.PackageSet{}, false, err
+	}
+	set, err = s.shelf.read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return workbench.PackageSet{}, false, nil
+	}
+	if err != nil {
+		return set, false, err
+	}
+	s.shelf.touch(name, s.o.Clock())
+	set.Requested = r.Packages
+	return set, true, s.o.Store.AddPackages(ctx, r.RunID, r.Epoch, set)
+}
+
+// had names the set that a request meant for who had these: the one that was noted for
+// it, or, where two requests meant the same set, the one that it means now.
+func (s *Service) had(ctx context.Context, r Request, had []workbench.PackageSet) (string, error) {
+	for _, set := range had {
+		if set.Manager == r.Manager && slices.Equal(set.Requested, r.Packages) {
+			return set.Name, nil
+		}
+	}
+	key, err := s.key(ctx, r.TenantID, "request", r.ImageID, string(r.Manager), r.Packages)
+	if err != nil {
+		return "", err
+	}
+	now, _, ok := s.shelf.find(key)
+	if !ok || !slices.ContainsFunc(had, func(set workbench.PackageSet) bool { return set.Name == now.Name }) {
+		return "", nil
+	}
+	return now.Name, nil
 }
 
 // wait has the set installed, by whoever asked first.

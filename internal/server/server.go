@@ -39,19 +39,23 @@ import (
 // Options are the operator's settings. The zero value of every field but
 // DataDir has a usable meaning.
 type Options struct {
-	DataDir       string         // everything the server keeps
-	Database      string         // postgres://… ; empty: SQLite in the data directory
-	Images        string         // folder of images; empty: images/ in the data directory
-	DefaultImage  string         // name or id; empty: standard, or the only one there is
-	Driver        string         // runsc (default) or runc
-	Runsc, Runc   string         // runtimes to use instead of the embedded ones
-	Guest         string         // guest binary to use instead of the embedded one
-	MasterKey     string         // file with the master key; empty: made in the data directory
-	MaxRunning    int            // runs that execute at once; 0: four per CPU
-	MaxBackground int            // background runs that execute at once, besides those; 0: 8
-	MaxSandboxes  int            // live sandboxes; 0: by the host's memory
-	Warm          map[string]int // sandboxes kept ready for new sessions, by size; nil: none
-	SuspendAfter  time.Duration  // without work, a session's sandbox goes; 0: 30 s, below 0: never
+	DataDir       string // everything the server keeps
+	Database      string // postgres://… ; empty: SQLite in the data directory
+	Images        string // folder of images; empty: images/ in the data directory
+	DefaultImage  string // name or id; empty: standard, or the only one there is
+	Driver        string // runsc (default) or runc
+	Runsc, Runc   string // runtimes to use instead of the embedded ones
+	Guest         string // guest binary to use instead of the embedded one
+	MasterKey     string // file with the master key; empty: made in the data directory
+	MaxRunning    int    // runs that execute at once; 0: four per CPU
+	MaxBackground int    // background runs that execute at once, besides those; 0: 8
+	MaxSandboxes  int    // live sandboxes; 0: by the host's memory
+	// Rates are what a second of active time costs, in millionths, by size, and
+	// RateVersion names the list; nil: nothing.
+	Rates        map[string]int
+	RateVersion  string
+	Warm         map[string]int // sandboxes kept ready for new sessions, by size; nil: none
+	SuspendAfter time.Duration  // without work, a session's sandbox goes; 0: 30 s, below 0: never
 	// SessionHistory and TenantHistory bound what the commits of a session, and
 	// those of all sessions of a tenant, may take, in bytes; 0: 10 GiB and 100
 	// GiB, below 0: no bound.
@@ -263,12 +267,16 @@ func (s *Server) assemble(ctx context.Context, driver sandbox.Driver) error {
 	}
 	engineID := workbench.NewID(workbench.KindEngine)
 	s.tools, s.upstream = s.governor(engineID, sealer, files)
+	sizes, err := rated(workbench.StandardSizes(), s.o.Rates, s.o.RateVersion)
+	if err != nil {
+		return err
+	}
 	s.engine = engine.New(engine.Options{
 		ID: engineID, Tools: s.tools, Broker: broker.New(s.tools, s.o.Services),
 		Store: s.store, Seal: sealer, Workspace: trees, Artifacts: files, Images: s.images, Driver: driver,
 		Checkpoints: checkpoint.New(blobs, sealer, s.store), Memory: memory,
 		Instance: s.data.instance, DefaultImage: s.o.DefaultImage, MaxRunning: s.maxRunning(), MaxBackground: s.o.MaxBackground, MaxSandboxes: s.maxSandboxes(), Warm: s.o.Warm,
-		SuspendAfter: s.o.SuspendAfter, WarnBefore: s.o.WarnBefore, Log: s.o.Log, Metrics: metrics,
+		SuspendAfter: s.o.SuspendAfter, WarnBefore: s.o.WarnBefore, Log: s.o.Log, Metrics: metrics, Sizes: sizes,
 	})
 	if err := s.engine.Start(ctx); err != nil {
 		return err
@@ -376,3 +384,37 @@ func (s *Server) release() error {
 	s.closers = nil
 	return errors.Join(errs...)
 }
+
+// rated puts the operator's prices on the sizes. A price list has a name, so that what
+// was charged under it can be told later.
+func rated(sizes []workbench.Size, rates map[string]int, version string) ([]workbench.Size, error) {
+	if len(rates) == 0 && version == "" {
+		return sizes, nil
+	}
+	bad := func(format string, args ...any) ([]workbench.Size, error) {
+		return nil, workbench.E(workbench.CodeInvalidRequest, format, args...).WithField("rate").
+			WithHint("for example --rate standard=25,medium=50 --rate-version 2026-12: millionths a second")
+	}
+	if version == "" {
+		return bad("a price list needs a name")
+	}
+	known := map[string]bool{}
+	for i := range sizes {
+		rate := rates[sizes[i].Name]
+		if rate < 0 || rate > maxRate {
+			return bad("the rate of %s must be between 0 and %d", sizes[i].Name, maxRate)
+		}
+		known[sizes[i].Name] = true
+		sizes[i].RateMicros, sizes[i].RateVersion = int64(rate), version
+	}
+	for name := range rates {
+		if !known[name] {
+			return bad("there is no size %q to have a rate", name)
+		}
+	}
+	return sizes, nil
+}
+
+// maxRate bounds a rate, so that no sum of a ledger overflows: a thousand units a
+// second.
+const maxRate = 1_000_000_000

@@ -87,6 +87,7 @@ func (t *tx) admit(p workbench.Principal, a Admission) (workbench.Run, bool, err
 			return workbench.Run{}, false, err
 		}
 	}
+	a.Run.KeyID = p.KeyID
 	run, err := t.insertRun(s, a)
 	if err == nil && a.Replay != nil {
 		err = t.insertReplay(*a.Replay)
@@ -185,11 +186,11 @@ func (t *tx) insertRun(s admitting, a Admission) (workbench.Run, error) {
 	r.ReusableRun = workbench.ReuseOf(r.ReusableRun, r)
 	created := micros(r.CreatedAt)
 	if _, err := t.exec(`INSERT INTO runs (id, project_id, tenant_id, user_id, session_id, revision, number, lane, language, status, timeout_ms,
-		idempotency_key, fingerprint, fingerprint_version, sealed, log_seq, created_at, context_id, approval, approval_expires, reuse)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $17, $10, $11, $12, $13, $14, 1, $15, $16, $18, $19, $20)`,
+		idempotency_key, fingerprint, fingerprint_version, sealed, log_seq, created_at, context_id, approval, approval_expires, reuse, key_id)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $17, $10, $11, $12, $13, $14, 1, $15, $16, $18, $19, $20, $21)`,
 		r.ID, r.ProjectID, r.TenantID, r.UserID, r.SessionID, r.Revision, r.Number, string(r.Lane), string(r.Language), r.TimeoutMs,
 		r.IdempotencyKey, r.Fingerprint, a.FingerprintVersion, r.Sealed, created, r.ContextID, string(r.Status), approvalJSON(a.Hold), approvalExpires(a.Hold),
-		workbench.MarshalReuse(r.ReusableRun)); err != nil {
+		workbench.MarshalReuse(r.ReusableRun), r.KeyID); err != nil {
 		return r, err
 	}
 	if _, err := t.exec("INSERT INTO steps (run_id, number, status) VALUES ($1, 0, 'queued')", r.ID); err != nil {

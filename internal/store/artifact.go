@@ -231,6 +231,9 @@ func (db *DB) CommitArtifact(ctx context.Context, id string, size int64, sha, bl
 			a.Dependencies = united(a.Dependencies, learned)
 		}
 		made = a.Artifact
+		if err := t.meterRetained(a.Artifact); err != nil {
+			return err
+		}
 		t.notify(SessionTopic(a.SessionID))
 		_, err = t.exec("UPDATE artifacts SET state = 'ready', size = $2, sha256 = $3, blob_id = $4, dependencies = $5 WHERE id = $1", id, size, sha, blobID, toJSON(a.Dependencies))
 		return err

@@ -20,6 +20,7 @@ type state struct {
 	session, lease, run, log, artifact, commit, queued string
 	key, context, memory, fork, packages               string
 	second                                             string // file
+	used                                               int64  // µs in the ledger, which stay
 	needed                                             bool   // a blob that nothing needs at first
 	released                                           bool   // that blob, for the sweep
 	revision, generation                               int64  // 0: the first
@@ -45,13 +46,14 @@ var crashStates = []struct {
 	{"dispatch", "1", state{session: "active", lease: "eng", run: "dispatching", log: "12"}},
 	{"append_log", "1", state{session: "active", lease: "eng", run: "running", log: "123"}},
 	{"packages", "1", state{session: "active", lease: "eng", run: "running", packages: "set_crash", log: "123"}},
-	{"reserve_artifact", "1", state{session: "active", lease: "eng", run: "running", packages: "set_crash", log: "123", artifact: "reserved"}},
-	{"commit_artifact", "1", state{session: "active", lease: "eng", run: "running", packages: "set_crash", log: "123", artifact: "ready"}},
-	{"settle", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_1"}},
-	{"create_commit", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_2"}},
-	{"start_over", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_3", generation: 2}},
-	{"admit", "2", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_3", queued: "queued", generation: 2}},
-	{"cancel", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}},
+	{"meter", "1", state{session: "active", lease: "eng", run: "running", packages: "set_crash", log: "123", used: 7}},
+	{"reserve_artifact", "1", state{session: "active", lease: "eng", run: "running", packages: "set_crash", used: 7, log: "123", artifact: "reserved"}},
+	{"commit_artifact", "1", state{session: "active", lease: "eng", run: "running", packages: "set_crash", used: 7, log: "123", artifact: "ready"}},
+	{"settle", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", used: 7, log: "1234", artifact: "ready", commit: "cmt_1"}},
+	{"create_commit", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", used: 7, log: "1234", artifact: "ready", commit: "cmt_2"}},
+	{"start_over", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", used: 7, log: "1234", artifact: "ready", commit: "cmt_3", generation: 2}},
+	{"admit", "2", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", used: 7, log: "1234", artifact: "ready", commit: "cmt_3", queued: "queued", generation: 2}},
+	{"cancel", "1", state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", used: 7, log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}},
 	{"create_key", "1", ran.with(func(s *state) { s.key = "live" })},
 	{"revoke_key", "1", ran.with(func(s *state) { s.key = "revoked" })},
 	{"add_revision", "1", configured},
@@ -75,12 +77,12 @@ var crashStates = []struct {
 	{"release_blobs", "1", swept.with(func(s *state) { s.second, s.released = "expired", true })},
 	{"blob_refs", "1", swept.with(func(s *state) { s.second, s.needed = "expired", true })},
 	{"end_session", "1", swept.with(func(s *state) { s.second, s.needed, s.session = "expired", true, "closed" })},
-	{"purge", "1", state{key: "revoked", fork: "cmt_fork", needed: true}},
+	{"purge", "1", state{key: "revoked", fork: "cmt_fork", needed: true, used: 7}},
 }
 
 // What later moves begin with.
 var (
-	ran        = state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}
+	ran        = state{session: "active", lease: "eng", run: "succeeded", packages: "set_crash", used: 7, log: "1234", artifact: "ready", commit: "cmt_3", queued: "cancelled", generation: 2}
 	configured = ran.with(func(s *state) { s.key, s.revision = "revoked", 2 })
 	returned   = configured.with(func(s *state) { s.generation = 3 })
 	forked     = returned.with(func(s *state) { s.fork = "cmt_fork" })
@@ -130,6 +132,9 @@ func mustState(t *testing.T, path string) state {
 			t.Fatal(err)
 		}
 		return err == nil
+	}
+	if report, err := db.Usage(t.Context(), p, workbench.UsageQuery{}); check(err) {
+		s.used = report.Total.DurationUs
 	}
 	if session, err := db.Session(t.Context(), p, "ses_crash"); check(err) {
 		s.session, s.lease, s.commit = string(session.State), session.LeaseOwner, session.HeadCommit

@@ -27,7 +27,7 @@ func TestHistoriesFromBeforeAreCounted(t *testing.T) {
 		wantCode(t, db.Close(), "")
 
 		raw := mustRaw(t, driver, dsn)
-		for _, back := range append(append(beforeSeries(), beforeTools()...), "ALTER TABLE sessions DROP COLUMN packages", "ALTER TABLE runs DROP COLUMN packages", "ALTER TABLE sessions DROP COLUMN history_bytes", "ALTER TABLE tenants DROP COLUMN history_bytes",
+		for _, back := range append(append(beforeSeries(driver), beforeTools()...), "ALTER TABLE sessions DROP COLUMN packages", "ALTER TABLE runs DROP COLUMN packages", "ALTER TABLE sessions DROP COLUMN history_bytes", "ALTER TABLE tenants DROP COLUMN history_bytes",
 			"DELETE FROM schema_version WHERE version_id >= 7") {
 			if _, err := raw.Exec(back); err != nil {
 				t.Fatal(err)
@@ -44,10 +44,14 @@ func TestHistoriesFromBeforeAreCounted(t *testing.T) {
 	})
 }
 
-// beforeSeries takes back what the tenth migration does.
-func beforeSeries() []string {
-	return []string{"DROP TABLE replays", "DROP TABLE publications", "DROP TABLE series", "DROP INDEX runs_series", "DROP INDEX runs_kept",
+// beforeSeries takes back what the tenth migration does, and what came after it.
+func beforeSeries(driver string) []string {
+	back := []string{"DROP TABLE usage_ledger", "ALTER TABLE runs DROP COLUMN key_id", "ALTER TABLE sessions DROP COLUMN charge_rest", "DROP TABLE replays", "DROP TABLE publications", "DROP TABLE series", "DROP INDEX runs_series", "DROP INDEX runs_kept",
 		"ALTER TABLE runs DROP COLUMN reuse", "ALTER TABLE runs DROP COLUMN series_id", "ALTER TABLE runs DROP COLUMN series_version", "ALTER TABLE runs DROP COLUMN series_kept"}
+	if driver == "pgx" {
+		back = append(back, "DROP FUNCTION usage_append_only()")
+	}
+	return back
 }
 
 // beforeTools takes back what the eighth migration does.

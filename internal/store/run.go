@@ -23,13 +23,13 @@ type receipt struct {
 const runColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, r.sealed, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, r.packages, r.reuse, r.series_id, r.series_version"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, r.packages, r.reuse, r.series_id, r.series_version, r.key_id"
 
 // listedRunColumns leave the sealed spec out, and the locks of packages.
 const listedRunColumns = "r.id, r.project_id, r.tenant_id, r.user_id, r.session_id, r.revision, r.generation, r.number, r.lane, r.language, r.status, r.reason, " +
 	"r.message, r.exit_code, r.signal, r.timeout_ms, r.idempotency_key, r.fingerprint, NULL, r.cancel_requested, r.stdout_bytes, r.stderr_bytes, " +
 	"r.receipt, r.dependencies, r.input_root, r.output_root, r.commit_id, r.image, r.driver, r.peak_memory, r.created_at, r.started_at, r.finished_at, " +
-	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, '[]', r.reuse, r.series_id, r.series_version"
+	"r.queued_ms, r.duration_ms, r.receipt_ends, r.context_id, r.tool_calls, r.service_use, r.approval, '[]', r.reuse, r.series_id, r.series_version, r.key_id"
 
 func scanRun(s scanner) (workbench.Run, error) {
 	var r workbench.Run
@@ -41,7 +41,7 @@ func scanRun(s scanner) (workbench.Run, error) {
 		&r.Status, &r.Reason, &r.Message, &exit, &r.Signal, &r.TimeoutMs, &r.IdempotencyKey, &r.Fingerprint, &r.Sealed, &cancel, &stdout, &stderr,
 		&kept, &dependencies, &r.InputRoot, &r.OutputRoot, &r.CommitID, &r.Image, &r.Driver, &r.PeakMemoryBytes, &created, &started, &finished,
 		&r.QueuedMs, &r.DurationMs, &ends, &r.ContextID, &r.ToolCalls, &uses, &approval, &packages,
-		&reuse, &series, &version); err != nil {
+		&reuse, &series, &version, &r.KeyID); err != nil {
 		return r, err
 	}
 	var k receipt

@@ -248,6 +248,27 @@ func (db *DB) Publish(ctx context.Context, p workbench.Principal, r PublishRecor
 	return db.Series(ctx, p, r.SeriesID)
 }
 
+// DeleteSeries deletes a series with its publications and replays. Its runs stay as long
+// as they would have if it had not been, and are versions no longer. Code: not_found.
+func (db *DB) DeleteSeries(ctx context.Context, p workbench.Principal, id string, trail workbench.AuditEntry) error {
+	return db.write(ctx, "delete_series", func(t *tx) error {
+		q := newQuery("SELECT x.id FROM series x WHERE ").add("x.id = ?", id).visible(p, "x", "session_id")
+		if _, err := scanString(t.row(q.String()+t.forUpdate(), q.args...)); err != nil {
+			return missing(err, "series")
+		}
+		if _, err := t.exec("UPDATE runs SET series_id = '', series_version = 0, series_kept = 0, reuse = $2 WHERE series_id = $1",
+			id, workbench.MarshalReuse(workbench.ReusableRun{SeriesID: id})); err != nil {
+			return err
+		}
+		if _, err := t.exec("DELETE FROM series WHERE id = $1", id); err != nil {
+			return err
+		}
+		trail.Target = id
+		t.audit(trail)
+		return nil
+	})
+}
+
 // published says which version is, in words.
 func published(version int64) string {
 	if version == 0 {

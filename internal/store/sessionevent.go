@@ -21,7 +21,7 @@ func (t *tx) tell(sessionID string, kind workbench.SessionEventKind, meta any, a
 
 func (t *tx) tellRun(r workbench.Run, at int64) error {
 	return t.tell(r.SessionID, workbench.EventRun, workbench.RunEvent{RunID: r.ID, Number: r.Number, Lane: r.Lane, Status: r.Status,
-		Reason: r.Reason, FilesChanged: r.Files.Total}, at)
+		Reason: r.Reason, FilesChanged: r.Files.Total, SeriesID: r.ReusableRun.SeriesID, Version: r.ReusableRun.Version}, at)
 }
 
 // AppendSessionEvent adds an event that tells of nothing else in the store. An

@@ -123,6 +123,9 @@ func (db *DB) Settle(ctx context.Context, s Settlement) error {
 		if err := t.insertChanges(run.ID, s.Changes); err != nil {
 			return err
 		}
+		if err := t.meter(h.id, s.Usage); err != nil {
+			return err
+		}
 		run.Files.Total = len(s.Changes)
 		return t.finish(h.id, run, o)
 	})
@@ -179,6 +182,7 @@ func (t *tx) finish(sessionID string, r workbench.Run, o out) error {
 		return err
 	}
 	r.SessionID, r.Number, r.Lane = sessionID, o.number, o.lane
+	r.ReusableRun = workbench.ReusableRun{SeriesID: series, Version: version}
 	return t.tellRun(r, at)
 }
 

@@ -114,6 +114,32 @@ func TestTheAuditTrailIsAppendOnly(t *testing.T) {
 	})
 }
 
+func TestTheUsageLedgerIsAppendOnly(t *testing.T) {
+	onBoth(t, func(t *testing.T, driver, dsn string) {
+		w := mustBench(t, dsn)
+		run := w.mustAdmit(t, 0)
+		w.mustDispatch(t, run)
+		wantCode(t, w.Meter(t.Context(), w.session, w.epoch, []store.ActiveTime{{ID: "use_1", RunID: run.ID, Us: 5, At: time.Now()}}), "")
+		raw := mustRaw(t, driver, dsn)
+		statements := []string{"UPDATE usage_ledger SET us = 1", "DELETE FROM usage_ledger"}
+		if driver == "pgx" {
+			statements = append(statements, "TRUNCATE usage_ledger")
+		} else {
+			statements = append(statements, "REPLACE INTO usage_ledger (id, at, project_id, tenant_id, user_id, session_id, kind) VALUES ('use_1', 0, 'x', 'x', 'x', 'x', 'active')")
+		}
+		for _, s := range statements {
+			if _, err := raw.Exec(s); err == nil || !strings.Contains(err.Error(), "append only") {
+				t.Errorf("%s: %v, want a refusal", s, err)
+			}
+		}
+		r, err := w.Usage(t.Context(), workbench.SystemPrincipal(), workbench.UsageQuery{})
+		wantCode(t, err, "")
+		if r.Total.DurationUs != 5 {
+			t.Errorf("the ledger has %d µs, want 5", r.Total.DurationUs)
+		}
+	})
+}
+
 func TestSQLiteFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {

@@ -109,6 +109,8 @@ type Settlement struct {
 	// new to the session (the manifest and new contents). They are kept under
 	// SessionBlobOwner(session); repeating one is harmless.
 	ManifestRefs []string
+	// Usage is active time of runs of the session that is not in the ledger yet.
+	Usage []ActiveTime
 	// Context, when not nil, has no interpreter after this cell.
 	Context *ContextEnd
 }

@@ -77,6 +77,9 @@ func (db *DB) EndUse(ctx context.Context, runID, service string, input, output i
 		use.InputTokens += input
 		use.OutputTokens += output
 		uses[service] = use
+		if err := t.meterTokens(runID, input, output); err != nil {
+			return err
+		}
 		return t.setUses(runID, uses)
 	})
 }

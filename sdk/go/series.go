@@ -92,6 +92,15 @@ func (c *Client) RollBackSeries(ctx context.Context, seriesID string, version, e
 	return post[workbench.Series](ctx, c, "/series/"+seg(seriesID)+"/rollback", body)
 }
 
+// DeleteSeries deletes a series: its runs are versions no longer. Codes: not_found.
+func (c *Client) DeleteSeries(ctx context.Context, seriesID string) error {
+	res, err := c.do(ctx, call{method: http.MethodDelete, path: "/series/" + seg(seriesID)})
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
 // RunSeries asks for a run of a version with other inputs. What is left out is as the
 // version has it.
 type RunSeries struct {

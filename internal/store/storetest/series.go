@@ -196,6 +196,29 @@ func testSeries(t *testing.T, open Open) {
 		want(t, second(w.SeriesVersion(ctx(t), w.ann, ids[0], 1)), "")
 		want(t, second(w.Series(ctx(t), w.ann, ids[1])), workbench.CodeNotFound)
 	})
+	t.Run("a series that is deleted keeps nothing", func(t *testing.T) { testDeletedSeries(t, open) })
+}
+
+// testDeletedSeries is part of testSeries: what was kept goes with time again.
+func testDeletedSeries(t *testing.T, open Open) {
+	w := mustWorld(t, open)
+	s := w.mustSession(w.ann)
+	run := w.mustVersion(s, w.mustLease(s.ID), "")
+	id := run.ReusableRun.SeriesID
+	w.mustJudged(id, 1, workbench.VerdictMatches)
+	want(t, w.publish(id, 1, 0, false), "")
+	_, err := w.EndSession(ctx(t), w.ann, s.ID, workbench.SessionClosed, w.now)
+	want(t, err, "")
+	want(t, w.DeleteSeries(ctx(t), w.mustDirect("elsewhere", "eve"), id, w.row("series.delete")), workbench.CodeNotFound)
+	want(t, w.DeleteSeries(ctx(t), w.ann, id, w.row("series.delete")), "")
+	want(t, w.DeleteSeries(ctx(t), w.ann, id, w.row("series.delete")), workbench.CodeNotFound)
+	equal(t, "what its run says", w.mustRun(run.ID).ReusableRun,
+		workbench.ReusableRun{Mode: workbench.ReuseAuto, State: workbench.ReuseNotReusable, Reason: workbench.NotReusableSeries, SeriesID: id})
+	for range 3 {
+		_, err := w.PurgeReceipts(ctx(t), w.now.Add(workbench.ReceiptGrace+48*time.Hour), 100)
+		want(t, err, "")
+	}
+	want(t, second(w.Run(ctx(t), w.ann, run.ID)), workbench.CodeNotFound)
 }
 
 func second2[A, B any](_ A, _ B, err error) error { return err }

@@ -26,7 +26,7 @@ func Run(t *testing.T, open Open) {
 		{"identity", testIdentity}, {"sessions", testSessions}, {"admission", testAdmission}, {"dispatch", testDispatch},
 		{"log", testLog}, {"settle", testSettle}, {"cancel", testCancel}, {"leases", testLeases}, {"engines", testEngines},
 		{"queue", testQueue}, {"commits", testCommits}, {"artifacts", testArtifacts}, {"blobs", testBlobs}, {"audit", testAudit},
-		{"lists", testLists}, {"retention", testRetention}, {"fork", testFork}, {"session events", testSessionEvents}, {"subscriptions", testSubscriptions}, {"contexts", testContexts}, {"suspension", testSuspension}, {"history quota", testHistoryQuota}, {"tools", testTools}, {"packages", testPackages}, {"series", testSeries}, {"audit chain", testAuditChain}, {"scope", testScope}, {"model", testModel},
+		{"lists", testLists}, {"retention", testRetention}, {"fork", testFork}, {"session events", testSessionEvents}, {"subscriptions", testSubscriptions}, {"contexts", testContexts}, {"suspension", testSuspension}, {"history quota", testHistoryQuota}, {"tools", testTools}, {"packages", testPackages}, {"series", testSeries}, {"usage", testUsage}, {"audit chain", testAuditChain}, {"scope", testScope}, {"model", testModel},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel() // most of a test's time is the disk's

@@ -109,6 +109,9 @@ func moves(db *store.DB, p workbench.Principal) []move {
 		{"packages", func(ctx context.Context) error {
 			return db.AddPackages(ctx, run, 1, workbench.PackageSet{Name: "set_crash", Manager: workbench.PackagesPip})
 		}},
+		{"meter", func(ctx context.Context) error {
+			return db.Meter(ctx, session, 1, []store.ActiveTime{{ID: "use_crash", RunID: run, Us: 7, At: now}})
+		}},
 		{"reserve_artifact", func(ctx context.Context) error {
 			return db.ReserveArtifact(ctx, p, workbench.Artifact{ID: artifact, SessionID: session, Generation: 1, Size: 5, Origin: workbench.OriginSave,
 				CreatedAt: now, ExpiresAt: end}, store.Quota{SessionBytes: 5, SessionFiles: 1, Epoch: 1})

@@ -1,0 +1,52 @@
+package sdk
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/workbenchdev/workbench"
+)
+
+// UsageFilter narrows usage. Zero fields do not filter.
+type UsageFilter struct {
+	GroupBy      workbench.UsageGroup // "": a total only
+	SessionID    string
+	Since, Until time.Time
+}
+
+func (f UsageFilter) query(page workbench.Page) url.Values {
+	q := pageQuery(page)
+	if f.GroupBy != "" {
+		q.Set("groupBy", string(f.GroupBy))
+	}
+	if f.SessionID != "" {
+		q.Set("session", f.SessionID)
+	}
+	setTimes(q, f.Since, f.Until)
+	return q
+}
+
+// Usage sums up what was used: a page of groups, with the total of all of them.
+func (c *Client) Usage(ctx context.Context, f UsageFilter, page workbench.Page) (workbench.UsageReport, error) {
+	return get[workbench.UsageReport](ctx, c, "/usage", f.query(page))
+}
+
+// UsageCSV writes all groups as lines, with a heading.
+func (c *Client) UsageCSV(ctx context.Context, f UsageFilter, w io.Writer) error {
+	res, err := c.do(ctx, call{method: http.MethodGet, path: "/usage", query: f.query(workbench.Page{}), header: http.Header{"Accept": {"text/csv"}}})
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	_, readErr, writeErr := copyBody(w, res.Body)
+	if writeErr != nil {
+		return writeErr
+	}
+	if readErr != nil {
+		return c.unreachable(ctx, readErr)
+	}
+	return nil
+}
