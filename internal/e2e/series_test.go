@@ -143,6 +143,16 @@ func TestReplayThatDiffers(t *testing.T) {
 	}
 	_, err := s.c.PublishSeries(t.Context(), first.ReusableRun.SeriesID, 1, 0)
 	wantCode(t, err, workbench.CodeReplayRequired)
+	// Bytes that look the same as text.
+	bytes := s.mustPython("import os, sys\nsys.stdout.buffer.write(bytes(0x80 | b & 0x3f for b in os.urandom(32)))")
+	if r := s.mustReplay(bytes.ReusableRun.SeriesID, sdk.ReplaySeries{}); r.Verdict != workbench.VerdictDiffers || !slices.Equal(r.Differs, []string{workbench.FactStdout}) {
+		t.Errorf("%+v", r)
+	}
+	// What is shown, and kept.
+	display := s.mustPython("import time\nworkbench.display({'text/plain': str(time.time_ns())})\nopen('f', 'w').write(str(time.time_ns())); workbench.save('f')")
+	if r := s.mustReplay(display.ReusableRun.SeriesID, sdk.ReplaySeries{}); !slices.Equal(r.Differs, []string{workbench.FactOutputs, workbench.FactArtifacts}) {
+		t.Errorf("%+v", r)
+	}
 	cell := s.mustRun(sdk.CreateRun{Language: workbench.Python, Code: "1", ContextID: "default"})
 	wantReuse(t, cell, workbench.ReuseNotReusable, workbench.NotReusableCell, 0)
 	wantReuse(t, s.mustBash("exit 1"), workbench.ReuseNotReusable, workbench.NotReusableOutcome, 0)
@@ -209,6 +219,15 @@ func TestOneWinner(t *testing.T) {
 		})
 	}
 	all.Wait()
+	// A repeat that names no version means the one that it meant.
+	again, err := s.c.ReplaySeries(t.Context(), series, sdk.ReplaySeries{IdempotencyKey: "last-" + series})
+	if err != nil || again.Version != 2 {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	s.mustRun(sdk.CreateRun{Language: workbench.Bash, Code: "echo three", ReusableRun: &workbench.ReuseRequest{SeriesID: series}})
+	if repeat, err := s.c.ReplaySeries(t.Context(), series, sdk.ReplaySeries{IdempotencyKey: "last-" + series}); err != nil || repeat.ID != again.ID {
+		t.Errorf("%+v, %v", repeat, err)
+	}
 	if len(replays) != 1 {
 		t.Errorf("%v, want one replay", replays)
 	}

@@ -223,7 +223,9 @@ func (e *Engine) StartReplay(ctx context.Context, p workbench.Principal, seriesI
 		return none, err
 	}
 	if req.Version == 0 {
-		req.Version = x.Versions
+		if req.Version, err = e.versionOfKey(ctx, p, seriesID, req.IdempotencyKey, x.Versions); err != nil {
+			return none, err
+		}
 	}
 	_, v, err := e.version(ctx, p, seriesID, req.Version)
 	if err != nil {
@@ -254,6 +256,22 @@ func (e *Engine) StartReplay(ctx context.Context, p workbench.Principal, seriesI
 	}
 	made, err := e.o.Store.ReplayOf(ctx, p, sub.Run.ID)
 	return workbench.StartedReplay{Replay: made, Repeated: sub.Replayed}, err
+}
+
+// versionOfKey is the version that a request means which names none: that of an earlier
+// request with its key, for a repeat means the same, or else this one.
+func (e *Engine) versionOfKey(ctx context.Context, p workbench.Principal, seriesID, key string, now int64) (int64, error) {
+	if key == "" {
+		return now, nil
+	}
+	run, err := e.o.Store.RunOfKey(ctx, p, key)
+	if workbench.HasCode(err, workbench.CodeNotFound) {
+		return now, nil
+	}
+	if of := run.ReusableRun.Of; err == nil && of != nil && of.SeriesID == seriesID {
+		return of.Version, nil
+	}
+	return now, err
 }
 
 // discard closes a session in which nothing has run.
@@ -366,49 +384,62 @@ type stable struct {
 
 // stable reads the stable facts of a run that has ended.
 func (e *Engine) stable(ctx context.Context, run workbench.Run) (stable, error) {
-	system := workbench.SystemPrincipal()
-	receipt := workbench.Receipt{Run: run}
-	if err := e.addContents(ctx, system, &receipt); err != nil {
+	shown, streams, err := e.contents(ctx, run)
+	if err != nil {
 		return stable{}, err
 	}
 	kept, err := e.o.Store.ArtifactsOfRun(ctx, run.ID)
 	if err != nil {
 		return stable{}, err
 	}
-	digest := map[string]string{}
+	digest, artifacts := map[string]string{}, []string{}
 	for _, a := range kept {
 		digest[a.ID] = a.SHA256
-	}
-	outputs, err := outputsOf(receipt.Results, digest)
-	if err != nil {
-		return stable{}, err
-	}
-	artifacts := []string{}
-	for _, a := range kept {
 		artifacts = append(artifacts, a.SHA256+" "+strings.ReplaceAll(a.Path, run.ID, "{run}"))
 	}
 	sort.Strings(artifacts)
+	outputs, err := outputsOf(shown, digest)
+	if err != nil {
+		return stable{}, err
+	}
 	exit := ""
 	if run.ExitCode != nil {
 		exit = strconv.Itoa(*run.ExitCode)
 	}
-	stdout, stderr, result := deref(receipt.Stdout), deref(receipt.Stderr), string(receipt.Result)
+	stdout, stderr, result := streams[workbench.Stdout], streams[workbench.Stderr], lastStructured(shown)
 	return stable{
 		facts: workbench.RunFacts{
 			workbench.FactStatus: string(run.Status), workbench.FactExitCode: exit,
 			workbench.FactOutputs: strings.Join(outputs, "\n"), workbench.FactArtifacts: strings.Join(artifacts, "\n"),
-			workbench.FactStdout: digestOf([]byte(stdout)), workbench.FactStderr: digestOf([]byte(stderr)), workbench.FactResult: digestOf([]byte(result)),
+			workbench.FactStdout: digestOf(stdout), workbench.FactStderr: digestOf(stderr), workbench.FactResult: digestOf(result),
 			workbench.FactBytes: strconv.FormatInt(run.Outputs.Stdout.TotalBytes+run.Outputs.Stderr.TotalBytes, 10),
 		},
-		texts: map[string]string{workbench.FactStdout: stdout, workbench.FactStderr: stderr, workbench.FactResult: indented(result)},
+		texts: map[string]string{workbench.FactStdout: string(stdout), workbench.FactStderr: string(stderr), workbench.FactResult: indented(string(result))},
 	}, nil
 }
 
-func deref(s *string) string {
-	if s == nil {
-		return ""
+// contents is what the log of a run holds: what it showed, and the bytes of its streams.
+func (e *Engine) contents(ctx context.Context, run workbench.Run) (shown []workbench.Result, streams map[workbench.Stream][]byte, err error) {
+	entries, err := e.o.Store.Contents(ctx, workbench.SystemPrincipal(), run.ID)
+	if err != nil {
+		return nil, nil, err
 	}
-	return *s
+	streams = map[workbench.Stream][]byte{}
+	for _, entry := range entries {
+		if entry.Data, err = e.openEntry(ctx, run, entry); err != nil {
+			return nil, nil, err
+		}
+		if entry.Kind == workbench.LogOutput {
+			streams[entry.Stream] = append(streams[entry.Stream], entry.Data...)
+			continue
+		}
+		r, err := resultOf(entry)
+		if err != nil {
+			return nil, nil, err
+		}
+		shown = append(shown, r)
+	}
+	return shown, streams, nil
 }
 
 func indented(result string) string {
@@ -514,7 +545,10 @@ func (e *Engine) RunVersion(ctx context.Context, p workbench.Principal, seriesID
 		return workbench.Submitted{}, err
 	}
 	if req.Version == 0 {
-		if req.Version = x.PublishedVersion; req.Version == 0 {
+		if req.Version, err = e.versionOfKey(ctx, p, seriesID, req.IdempotencyKey, x.PublishedVersion); err != nil {
+			return workbench.Submitted{}, err
+		}
+		if req.Version == 0 {
 			return workbench.Submitted{}, workbench.E(workbench.CodeConflict, "no version of the series is published").WithField("version").
 				WithHint("publish one, or name the version to run")
 		}

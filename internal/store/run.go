@@ -97,6 +97,14 @@ func (db *DB) Run(ctx context.Context, p workbench.Principal, id string) (workbe
 	return hideContents(p, r), err
 }
 
+// RunOfKey reads the run that an idempotency key of p's tenant names, if p may see it. Code:
+// not_found.
+func (db *DB) RunOfKey(ctx context.Context, p workbench.Principal, key string) (workbench.Run, error) {
+	q := newQuery("SELECT "+listedRunColumns+" FROM runs r WHERE ").
+		add("r.project_id = ? AND r.tenant_id = ? AND r.idempotency_key = ? AND r.idempotency_key <> ''", p.ProjectID, p.TenantID, key).visible(p, "r", "session_id")
+	return one(ctx, db, "run", scanRun, q.String(), q.args...)
+}
+
 func hideContents(p workbench.Principal, r workbench.Run) workbench.Run {
 	if !p.MayReadContents(r.Owner()) {
 		r.Sealed = nil
