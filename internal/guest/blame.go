@@ -38,11 +38,12 @@ func (w *watch) ebbs() bool {
 }
 
 // For how long after an exec was ended for its memory other looks are taken
-// before one more is, how many, and what two of them differ by where nobody takes
+// before one more is (a sandbox's kernel gives the pages of files back late, on a busy
+// host by seconds), how many at once, and what two of them differ by where nobody takes
 // any.
 const (
-	ebbTime  = 2 * time.Second
-	ebbLooks = 400
+	ebbTime  = 10 * time.Second
+	ebbLooks = 100
 	rises    = 4 << 20
 )
 
