@@ -14,7 +14,7 @@ import (
 // its group. More than there was is of one that lives.
 func (w *watch) stays(mark, used int64) bool {
 	for range ebbLooks {
-		if !w.ebbs() {
+		if !w.ebbs(ebbTime) {
 			return true
 		}
 		time.Sleep(glanceEvery)
@@ -30,22 +30,26 @@ func (w *watch) stays(mark, used int64) bool {
 	return true
 }
 
-// ebbs reports whether an exec was ended for its memory just now.
-func (w *watch) ebbs() bool {
+// ebbs reports whether an exec was ended for its memory so long ago at most.
+func (w *watch) ebbs(within time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return time.Since(w.ebb) < ebbTime
+	return time.Since(w.ebb) < within
 }
 
 // For how long after an exec was ended for its memory other looks are taken
-// before one more is (a sandbox's kernel gives the pages of files back late, on a busy
-// host by seconds), how many at once, and what two of them differ by where nobody takes
+// before one more is, how many, and what two of them differ by where nobody takes
 // any.
 const (
-	ebbTime  = 10 * time.Second
+	ebbTime  = 500 * time.Millisecond
 	ebbLooks = 100
 	rises    = 4 << 20
 )
+
+// filesEbb is for how long after that the pages of files which nobody has any more may be
+// in use still: a kernel of the sandbox's own gives them back late, on a busy host by
+// seconds. Nobody who lives is ended for them.
+const filesEbb = 10 * time.Second
 
 // leavingTime is for how long the processes of what has ended may be on their way
 // out.
@@ -67,7 +71,7 @@ func (w *watch) largest(execs []*execution, killed bool) {
 		if !killed && sum <= w.b.limits.MemoryBytes {
 			return
 		}
-		if !killed && w.own && w.ownedBytes(used) <= w.b.limits.MemoryBytes && (w.ebbs() || slices.ContainsFunc(execs, (*execution).condemned)) {
+		if !killed && w.own && w.ownedBytes(used) <= w.b.limits.MemoryBytes && (w.ebbs(filesEbb) || slices.ContainsFunc(execs, (*execution).condemned)) {
 			return // files of memory go a moment after whoever had them open
 		}
 	}
