@@ -44,32 +44,40 @@ func (e *Engine) Receipt(ctx context.Context, p workbench.Principal, runID strin
 	return receipt, err
 }
 
-// addContents fills in what the run's log holds: output and results.
-func (e *Engine) addContents(ctx context.Context, p workbench.Principal, r *workbench.Receipt) error {
-	var entries []workbench.LogEntry
-	if !r.Status.Waiting() { // it has none before
-		var err error
-		if entries, err = e.o.Store.Contents(ctx, p, r.ID); err != nil {
-			return err
-		}
+// contents is what the log of a run holds: what it showed, in order, and the bytes of its
+// streams.
+func (e *Engine) contents(ctx context.Context, p workbench.Principal, run workbench.Run) (shown []workbench.Result, streams map[workbench.Stream][]byte, err error) {
+	entries, err := e.o.Store.Contents(ctx, p, run.ID)
+	if err != nil {
+		return nil, nil, err
 	}
-	r.Results = []workbench.Result{}
-	text := map[workbench.Stream][]byte{}
+	shown, streams = []workbench.Result{}, map[workbench.Stream][]byte{}
 	for _, entry := range entries {
-		data, err := e.openEntry(ctx, r.Run, entry)
-		if err != nil {
-			return err
+		if entry.Data, err = e.openEntry(ctx, run, entry); err != nil {
+			return nil, nil, err
 		}
 		if entry.Kind == workbench.LogOutput {
-			text[entry.Stream] = append(text[entry.Stream], data...)
+			streams[entry.Stream] = append(streams[entry.Stream], entry.Data...)
 			continue
 		}
-		entry.Data = data
-		shown, err := resultOf(entry)
+		r, err := resultOf(entry)
 		if err != nil {
+			return nil, nil, err
+		}
+		shown = append(shown, r)
+	}
+	return shown, streams, nil
+}
+
+// addContents fills in what the run's log holds: output and results.
+func (e *Engine) addContents(ctx context.Context, p workbench.Principal, r *workbench.Receipt) error {
+	r.Results = []workbench.Result{}
+	text := map[workbench.Stream][]byte{}
+	if !r.Status.Waiting() { // it has none before
+		var err error
+		if r.Results, text, err = e.contents(ctx, p, r.Run); err != nil {
 			return err
 		}
-		r.Results = append(r.Results, shown)
 	}
 	r.Result = lastStructured(r.Results)
 	final := r.Status.Terminal() // a character may still be on its way

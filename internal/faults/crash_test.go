@@ -136,7 +136,7 @@ func (w *world) mustHits() map[string]int {
 // The server is killed at random moments while several clients work.
 func TestKillAtRandomMoments(t *testing.T) {
 	t.Parallel()
-	kills := 20
+	kills := 40
 	if os.Getenv("WORKBENCH_SOAK") != "" {
 		kills = 1000
 	}

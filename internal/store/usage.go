@@ -34,29 +34,27 @@ func (db *DB) Meter(ctx context.Context, sessionID string, epoch int64, used []A
 // meter writes active time of runs of a locked session.
 func (t *tx) meter(sessionID string, used []ActiveTime) error {
 	for _, u := range used {
-		there, err := scanInt(t.row("SELECT COUNT(*) FROM usage_ledger WHERE id = $1", u.ID))
-		if err != nil {
-			return err
-		}
-		if there > 0 {
-			continue // it was not known whether it had been committed
-		}
-		var charge int64
+		var charge, left int64
 		if u.Rate > 0 {
-			var carried, left int64
+			var carried int64
 			if err := t.row("SELECT charge_rest FROM sessions WHERE id = $1", sessionID).Scan(&carried); err != nil {
 				return err
 			}
 			charge, left = workbench.Charge(u.Us, u.Rate, carried)
+		}
+		// One that is there was written before it was known that it had been.
+		n, err := t.exec(`INSERT INTO usage_ledger (id, at, project_id, tenant_id, user_id, session_id, run_id, key_id, kind, size, us, micros, rate, rate_version)
+			SELECT CAST($2 AS TEXT), CAST($3 AS BIGINT), r.project_id, r.tenant_id, r.user_id, r.session_id, r.id, r.key_id, 'active', s.size,
+			CAST($4 AS BIGINT), CAST($5 AS BIGINT), CAST($6 AS BIGINT), CAST($7 AS TEXT) FROM runs r JOIN sessions s ON s.id = r.session_id
+			WHERE r.id = $1 AND NOT EXISTS (SELECT 1 FROM usage_ledger WHERE id = $2)`,
+			u.RunID, u.ID, micros(u.At), u.Us, charge, u.Rate, u.RateVersion)
+		if err != nil {
+			return err
+		}
+		if n > 0 && u.Rate > 0 {
 			if _, err := t.exec("UPDATE sessions SET charge_rest = $2 WHERE id = $1", sessionID, left); err != nil {
 				return err
 			}
-		}
-		if _, err := t.exec(`INSERT INTO usage_ledger (id, at, project_id, tenant_id, user_id, session_id, run_id, key_id, kind, size, us, micros, rate, rate_version)
-			SELECT CAST($2 AS TEXT), CAST($3 AS BIGINT), r.project_id, r.tenant_id, r.user_id, r.session_id, r.id, r.key_id, 'active', s.size,
-			CAST($4 AS BIGINT), CAST($5 AS BIGINT), CAST($6 AS BIGINT), CAST($7 AS TEXT) FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.id = $1`,
-			u.RunID, u.ID, micros(u.At), u.Us, charge, u.Rate, u.RateVersion); err != nil {
-			return err
 		}
 	}
 	return nil

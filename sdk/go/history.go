@@ -57,16 +57,17 @@ func (c *Client) CompareRun(ctx context.Context, runID string, page workbench.Pa
 
 // CommitPatch writes what differs from one commit to another as one patch.
 func (c *Client) CommitPatch(ctx context.Context, from, to string, w io.Writer) error {
-	return c.patch(ctx, "/commits/"+seg(to)+"/diff", fromQuery(from, workbench.Page{}), w)
+	return c.text(ctx, "/commits/"+seg(to)+"/diff", fromQuery(from, workbench.Page{}), "text/x-diff", w)
 }
 
 // RunPatch writes what a run changed as one patch.
 func (c *Client) RunPatch(ctx context.Context, runID string, w io.Writer) error {
-	return c.patch(ctx, "/runs/"+seg(runID)+"/diff", nil, w)
+	return c.text(ctx, "/runs/"+seg(runID)+"/diff", nil, "text/x-diff", w)
 }
 
-func (c *Client) patch(ctx context.Context, path string, query url.Values, w io.Writer) error {
-	res, err := c.do(ctx, call{method: http.MethodGet, path: path, query: query, header: http.Header{"Accept": {"text/x-diff"}}})
+// text writes an answer of a media type to w as it comes.
+func (c *Client) text(ctx context.Context, path string, query url.Values, mediaType string, w io.Writer) error {
+	res, err := c.do(ctx, call{method: http.MethodGet, path: path, query: query, header: http.Header{"Accept": {mediaType}}})
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package sdk
 import (
 	"context"
 	"io"
-	"net/http"
 	"net/url"
 	"time"
 
@@ -36,17 +35,5 @@ func (c *Client) Usage(ctx context.Context, f UsageFilter, page workbench.Page) 
 
 // UsageCSV writes all groups as lines, with a heading.
 func (c *Client) UsageCSV(ctx context.Context, f UsageFilter, w io.Writer) error {
-	res, err := c.do(ctx, call{method: http.MethodGet, path: "/usage", query: f.query(workbench.Page{}), header: http.Header{"Accept": {"text/csv"}}})
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	_, readErr, writeErr := copyBody(w, res.Body)
-	if writeErr != nil {
-		return writeErr
-	}
-	if readErr != nil {
-		return c.unreachable(ctx, readErr)
-	}
-	return nil
+	return c.text(ctx, "/usage", f.query(workbench.Page{}), "text/csv", w)
 }
